@@ -1,0 +1,147 @@
+//! The command line, as clap reads it.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use super::duration;
+
+const EXAMPLES: &str = "\
+Patterns:
+  vfs_read            a function, with its compiler variants (vfs_read.isra.0)
+  'kvm*'              a glob: *  ?  [a-z]  {a,b}
+  'kvm:*'             functions of one module; vmlinux: is the core kernel
+  -r 'tcp_(rx|tx)_.*' with -r a regular expression that matches the whole name
+  @FILE               names or patterns from a file, one a line
+
+Examples:
+  fastprobe 'kvm*'                      count calls until Ctrl-C
+  fastprobe -d 10 -i 1 'xfs:*' -x '*lock*'
+  fastprobe --json -d 3 'tcp_*' | jq .
+  fastprobe list 'ext4_*'               what would be attached and what not, and why
+
+Exit codes: 0 attached, 1 fault, 2 usage, 3 nothing to attach to, 4 this kernel or environment can't,
+5 something had to be skipped under --strict";
+
+/// Attach one eBPF program to every kernel function that matches, in milliseconds, and count the calls.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub count: CountArguments,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Show what would be attached and what skipped, and why; attaches nothing
+    List(ListArguments),
+}
+
+/// Which functions, and what to do about those that can't be attached.
+#[derive(Debug, Args)]
+pub struct Select {
+    /// Functions to attach to: names, globs, `module:glob`, `@FILE`; several are a union
+    #[arg(value_name = "PATTERN", required_unless_present = "modules")]
+    pub patterns: Vec<String>,
+    /// Leave out functions that match; wins over every PATTERN
+    #[arg(short = 'x', long = "exclude", value_name = "PATTERN")]
+    pub excludes: Vec<String>,
+    /// Only functions of this module (a glob; `vmlinux` is the core kernel); alone, all of them
+    #[arg(short, long = "module", value_name = "MODULE")]
+    pub modules: Vec<String>,
+    /// Patterns are regular expressions that match the whole name
+    #[arg(short, long)]
+    pub regex: bool,
+    /// Attach to at most N functions
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    pub max_functions: usize,
+    /// Attach to functions known to hang or flood a machine, too
+    #[arg(long)]
+    pub force: bool,
+    /// Don't leave out what the kernel's kprobe blacklist covers
+    #[arg(long)]
+    pub no_blacklist: bool,
+    /// If any function would be skipped, attach nothing and exit with 5
+    #[arg(long)]
+    pub strict: bool,
+    /// NDJSON on standard output
+    #[arg(long)]
+    pub json: bool,
+    /// Say more: every skipped function, and what the eBPF program logs
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+#[derive(Debug, Args)]
+pub struct CountArguments {
+    #[command(flatten)]
+    pub select: Select,
+    /// Stop after this long (seconds, or 500ms, 2m); 0 attaches, reports and detaches
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse)]
+    pub duration: Option<Duration>,
+    /// Print what was counted at each interval, not only at the end
+    #[arg(short, long, value_name = "TIME", value_parser = duration::parse_period)]
+    pub interval: Option<Duration>,
+    /// Show at most N functions [default: 40 in a table, all in JSON]
+    #[arg(short = 'n', long, value_name = "N", conflicts_with = "all")]
+    pub top: Option<usize>,
+    /// Order of the rows
+    #[arg(long, value_enum, default_value_t = Sort::Hits)]
+    pub sort: Sort,
+    /// Show every function, also those without a hit
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ListArguments {
+    #[command(flatten)]
+    pub select: Select,
+    /// Read DIR/proc and DIR/sys instead of this machine's
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Hottest first
+    Hits,
+    /// By name
+    Name,
+    /// By module, hottest first within each
+    Module,
+    /// By address
+    Address,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn counting_is_the_default_and_list_a_command() {
+        let count =
+            Arguments::try_parse_from(["fastprobe", "-d", "500ms", "kvm*", "-x", "*lock*", "xfs:*"]).unwrap();
+        assert!(count.command.is_none());
+        assert_eq!(count.count.select.patterns, ["kvm*", "xfs:*"]);
+        assert_eq!(count.count.duration, Some(Duration::from_millis(500)));
+        let list = Arguments::try_parse_from(["fastprobe", "list", "--root", "/x", "kvm*"]).unwrap();
+        assert!(matches!(list.command, Some(Command::List(list)) if list.select.patterns == ["kvm*"]));
+    }
+
+    #[test]
+    fn a_pattern_is_required_unless_a_module_is_named() {
+        assert!(Arguments::try_parse_from(["fastprobe"]).is_err());
+        assert!(Arguments::try_parse_from(["fastprobe", "-m", "kvm"]).is_ok());
+        assert!(Arguments::try_parse_from(["fastprobe", "list"]).is_err());
+        assert!(Arguments::try_parse_from(["fastprobe", "--root", "/x", "kvm*"]).is_err());
+    }
+}

@@ -1,0 +1,17 @@
+//! `fastprobe list PATTERN…`: the plan, and nothing but the plan.
+
+use anyhow::Result;
+use fastprobe::tables::Root;
+
+use super::{args::ListArguments, exit::Exit, render, select};
+
+/// Runs the command.
+pub fn run(arguments: &ListArguments) -> Result<Exit> {
+    let patterns = select::patterns(&arguments.select)?;
+    let root = arguments.root.as_ref().map_or_else(Root::machine, Root::at);
+    let (tables, _) = select::tables(&root)?;
+    let (plan, _) = select::choose(&arguments.select, &patterns, &tables)?;
+    render::plan(&plan, arguments.select.json)?;
+    let incomplete = arguments.select.strict && !plan.skipped.is_empty();
+    Ok(if incomplete { Exit::Strict } else { Exit::Success })
+}

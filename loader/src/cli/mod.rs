@@ -1,0 +1,62 @@
+//! The command: reads the arguments, runs the command they name, and says what went wrong. Nothing outside
+//! this folder prints.
+
+mod args;
+mod count;
+mod duration;
+mod exit;
+mod list;
+mod no_match;
+mod program_log;
+mod render;
+mod select;
+
+use std::{io, process::ExitCode, time::Instant};
+
+use args::{Arguments, Command};
+use clap::Parser;
+use exit::Exit;
+
+/// Runs the command line of this process.
+pub fn run(started: Instant) -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match &arguments.command {
+        Some(Command::List(list)) => list::run(list),
+        None => count::run(&arguments.count, started),
+    };
+    match result {
+        Ok(exit) => exit.into(),
+        // Whoever reads our output has had enough: `fastprobe list … | head` is no fault.
+        Err(error) if is_broken_pipe(&error) => Exit::Success.into(),
+        Err(error) => {
+            say_error(&error);
+            Exit::of(&error).into()
+        }
+    }
+}
+
+/// Prints the fault with its causes, and the hints below it.
+fn say_error(error: &anyhow::Error) {
+    eprintln!("fastprobe: error: {error:#}");
+    if let Some(hint) = error.downcast_ref::<fastprobe::Error>().and_then(fastprobe::Error::hint) {
+        say_hint(hint);
+    }
+}
+
+/// Prints a fault that the run survives.
+fn warn(message: impl std::fmt::Display, hint: Option<&str>) {
+    eprintln!("fastprobe: warning: {message}");
+    if let Some(hint) = hint {
+        say_hint(hint);
+    }
+}
+
+fn say_hint(hint: &str) {
+    for line in hint.lines() {
+        eprintln!("  hint: {line}");
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,212 @@
+//! NDJSON: one object a line. The field names are a contract; new ones may be added.
+
+use std::{
+    io::{self, Write},
+    time::Duration,
+};
+
+use fastprobe::{
+    plan::{Plan, Skipped},
+    tables::Function,
+};
+use serde::Serialize;
+
+use super::{AttachReport, CountsReport, Render, Rows, SummaryReport, text};
+
+/// The version of the contract.
+const SCHEMA: u32 = 1;
+
+/// Prints reports as JSON.
+pub struct Json<W> {
+    out: W,
+    rows: Rows,
+}
+
+impl<W: Write> Json<W> {
+    pub fn new(out: W, rows: Rows) -> Self {
+        Self { out, rows }
+    }
+}
+
+#[derive(Serialize)]
+struct FunctionObject {
+    function: String,
+    module: Option<String>,
+    address: String,
+}
+
+#[derive(Serialize)]
+struct SkippedObject {
+    #[serde(flatten)]
+    function: FunctionObject,
+    reason: &'static str,
+}
+
+#[derive(Serialize)]
+struct CountObject {
+    #[serde(flatten)]
+    function: FunctionObject,
+    hits: u64,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Body {
+    Attach {
+        kernel: String,
+        backend: &'static str,
+        source: &'static str,
+        matched: usize,
+        attached: usize,
+        skipped: Vec<SkippedObject>,
+        timings_ns: AttachTimings,
+    },
+    Counts {
+        elapsed_ns: u64,
+        window_ns: u64,
+        functions: Vec<CountObject>,
+    },
+    Summary {
+        elapsed_ns: u64,
+        hits: u64,
+        missed: Option<u64>,
+        recursion_misses: u64,
+        lost: u64,
+        timings_ns: DetachTimings,
+    },
+    Plan {
+        matched: usize,
+        targets: Vec<FunctionObject>,
+        skipped: Vec<SkippedObject>,
+    },
+}
+
+#[derive(Serialize)]
+struct AttachTimings {
+    tables: u64,
+    plan: u64,
+    load: u64,
+    link: u64,
+    total: u64,
+}
+
+#[derive(Serialize)]
+struct DetachTimings {
+    detach: u64,
+}
+
+#[derive(Serialize)]
+struct Line {
+    schema: u32,
+    #[serde(flatten)]
+    body: Body,
+}
+
+impl<W: Write> Render for Json<W> {
+    fn attached(&mut self, report: &AttachReport<'_, '_>) -> io::Result<()> {
+        let body = Body::Attach {
+            kernel: kernel_release(),
+            backend: "multi",
+            source: "text",
+            matched: report.plan.matched(),
+            attached: report.attached,
+            skipped: skipped(&report.plan.skipped),
+            timings_ns: AttachTimings {
+                tables: ns(report.chosen.tables),
+                plan: ns(report.chosen.plan),
+                load: ns(report.kernel.load),
+                link: ns(report.kernel.link),
+                total: ns(report.total),
+            },
+        };
+        print(&mut self.out, body)
+    }
+
+    fn counts(&mut self, report: &CountsReport<'_, '_>) -> io::Result<()> {
+        let (rows, _) = self.rows.choose(report);
+        let functions =
+            rows.iter().map(|(target, hits)| CountObject { function: object(target.function), hits: *hits });
+        let body = Body::Counts {
+            elapsed_ns: ns(report.elapsed),
+            window_ns: ns(report.window),
+            functions: functions.collect(),
+        };
+        print(&mut self.out, body)
+    }
+
+    fn summary(&mut self, report: &SummaryReport) -> io::Result<()> {
+        let body = Body::Summary {
+            elapsed_ns: ns(report.elapsed),
+            hits: report.hits,
+            missed: report.misses.missed,
+            recursion_misses: report.misses.recursion,
+            lost: report.misses.lost,
+            timings_ns: DetachTimings { detach: ns(report.detach) },
+        };
+        print(&mut self.out, body)
+    }
+}
+
+/// Prints a plan that is not carried out.
+pub fn plan(out: &mut impl Write, plan: &Plan<'_>) -> io::Result<()> {
+    let targets = plan.targets.iter().map(|target| object(target.function)).collect();
+    print(out, Body::Plan { matched: plan.matched(), targets, skipped: skipped(&plan.skipped) })
+}
+
+fn skipped(skipped: &[Skipped<'_>]) -> Vec<SkippedObject> {
+    skipped.iter().map(|s| SkippedObject { function: object(s.function), reason: s.reason.code() }).collect()
+}
+
+fn object(function: Function<'_>) -> FunctionObject {
+    FunctionObject {
+        function: text(function.name).into_owned(),
+        module: function.module.map(|module| text(module).into_owned()),
+        address: format!("{:#018x}", function.address),
+    }
+}
+
+/// Flushed line by line: a reader sees each report when it is made.
+fn print(out: &mut impl Write, body: Body) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &Line { schema: SCHEMA, body })?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// 584 years fit.
+fn ns(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What `uname -r` prints.
+fn kernel_release() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fastprobe::plan::{Reason, Target};
+
+    fn function(name: &'static [u8]) -> Function<'static> {
+        Function { address: 0xffff_ffff_8100_0000, name, module: Some(b"kvm") }
+    }
+
+    #[test]
+    fn a_plan_is_one_line_in_the_contract() {
+        let plan_to_print = Plan {
+            targets: vec![Target { function: function(b"a"), site: 1 }],
+            skipped: vec![Skipped { function: function(b"b\xff"), reason: Reason::NotTraceable }],
+        };
+        let mut out = Vec::new();
+        plan(&mut out, &plan_to_print).unwrap();
+        let line = String::from_utf8(out).unwrap();
+        assert_eq!(
+            line,
+            "{\"schema\":1,\"type\":\"plan\",\"matched\":2,\
+             \"targets\":[{\"function\":\"a\",\"module\":\"kvm\",\"address\":\"0xffffffff81000000\"}],\
+             \"skipped\":[{\"function\":\"b\u{fffd}\",\"module\":\"kvm\",\"address\":\"0xffffffff81000000\",\
+             \"reason\":\"not-traceable\"}]}\n"
+        );
+    }
+}

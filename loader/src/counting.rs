@@ -1,0 +1,249 @@
+//! A session that counts calls: the counting program, loaded for a set of targets and attached to them.
+
+use std::{
+    os::fd::AsFd,
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use probe_ebpf::{COUNT_PROGRAM, FIRST_SLOT, HITS_MAP, LAYOUT_SYMBOL, LOST_SLOT, Layout, SITES_MAP, Site};
+
+use crate::{
+    attach::Link,
+    error::{Error, ErrorKind, Result},
+    plan::Target,
+    program::{Program, Settings},
+    site_table::SiteTable,
+    sys::{BPF_TRACE_KPROBE_MULTI, Kernel, Mapping, ProgramInfo},
+};
+
+/// The object that `cargo xtask ebpf` builds from `probe-ebpf`.
+pub const COUNTING_OBJECT: &[u8] = {
+    // The ELF parser wants the headers aligned, which a plain `include_bytes!` does not promise.
+    #[repr(C, align(8))]
+    struct Aligned<T: ?Sized>(T);
+    const OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../../probe-ebpf/fastprobe.bpf.o"));
+    &OBJECT.0
+};
+
+/// The global that sets how much the program logs, and the level of errors: see `aya_log_common::Level`.
+const LOG_LEVEL_SYMBOL: &str = "AYA_LOG_LEVEL";
+const LOG_NOTHING: u8 = 0;
+const LOG_ERRORS: u8 = 1;
+
+/// How long the kernel's parts took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Maps created and filled, program verified.
+    pub load: Duration,
+    /// The link made: the kernel finds each record and rewrites the functions' first instructions.
+    pub link: Duration,
+}
+
+/// Hits that happened and were not counted. Each is a lower bound: the kernel does not see them all.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Misses {
+    /// Dropped by the link, since an eBPF program was running on that CPU; none before 6.7.
+    pub missed: Option<u64>,
+    /// Dropped by the program for the same reason.
+    pub recursion: u64,
+    /// Counted, but for no function: the program found no slot. A fault of fastprobe's if it isn't 0.
+    pub lost: u64,
+}
+
+/// The counting program, attached. Dropped, it is detached and gone.
+pub struct Counting<'k> {
+    // The order of the fields is that of the drop: first the link.
+    link: Link,
+    program: Program,
+    hits: Mapping,
+    slots_per_cpu: usize,
+    targets: usize,
+    timings: Timings,
+    kernel: &'k dyn Kernel,
+}
+
+impl<'k> Counting<'k> {
+    /// Loads the program for `targets` on a machine with `cpus` possible CPUs, and attaches it. With
+    /// `log_errors` the program reports its own faults through aya-log.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Program::load`] and [`Link::kprobe_multi`].
+    pub fn start(
+        kernel: &'k dyn Kernel,
+        targets: &[Target<'_>],
+        cpus: usize,
+        log_errors: bool,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let addresses: Vec<u64> = targets.iter().map(|target| target.function.address).collect();
+        let table = SiteTable::new(&addresses)?;
+        let slots_per_cpu = table.layout.slots_per_cpu as usize;
+        let counters = u32::try_from(slots_per_cpu * cpus).map_err(|_| {
+            Error::new(
+                ErrorKind::Kernel,
+                format!("too many counters: {} functions on {cpus} CPUs", targets.len()),
+            )
+            .with_hint("set --max-functions lower")
+        })?;
+        let program = load(kernel, &table, counters, log_errors)?;
+        fill(kernel, &program, &table.places)?;
+        let hits = map_memory(kernel, &program, HITS_MAP, counters as usize * size_of::<u64>())?;
+        let loaded = Instant::now();
+
+        let sites: Vec<u64> = targets.iter().map(|target| target.site).collect();
+        let link = Link::kprobe_multi(kernel, program.as_fd(), &sites)?;
+        let timings = Timings { load: loaded - started, link: loaded.elapsed() };
+        Ok(Self { link, program, hits, slots_per_cpu, targets: targets.len(), timings, kernel })
+    }
+
+    /// How long it took to get here.
+    pub fn timings(&self) -> Timings {
+        self.timings
+    }
+
+    /// The hits so far of each target, in the targets' order.
+    pub fn counts(&self) -> Vec<u64> {
+        let mut counts = vec![0; self.targets];
+        for cpu in self.hits.words().chunks_exact(self.slots_per_cpu) {
+            for (count, hits) in counts.iter_mut().zip(&cpu[FIRST_SLOT as usize..]) {
+                *count += hits.load(Ordering::Relaxed);
+            }
+        }
+        counts
+    }
+
+    /// The hits so far that no counter shows.
+    ///
+    /// # Errors
+    ///
+    /// `Kernel` where it can't be asked.
+    pub fn misses(&self) -> Result<Misses> {
+        let missed = self.link.missed(self.kernel)?;
+        let recursion = self.program.info(self.kernel)?.recursion_misses;
+        let per_cpu = self.hits.words().chunks_exact(self.slots_per_cpu);
+        let lost = per_cpu.map(|cpu| cpu[LOST_SLOT as usize].load(Ordering::Relaxed)).sum();
+        Ok(Misses { missed, recursion, lost })
+    }
+
+    /// What the kernel tells of the program.
+    ///
+    /// # Errors
+    ///
+    /// `Kernel` where it can't be asked.
+    pub fn program_info(&self) -> Result<ProgramInfo> {
+        self.program.info(self.kernel)
+    }
+
+    /// Detaches, and says how long the kernel took. The counters can be read as long as the result lives.
+    pub fn detach(self) -> (Detached, Duration) {
+        let started = Instant::now();
+        drop(self.link);
+        let took = started.elapsed();
+        (Detached { hits: self.hits }, took)
+    }
+}
+
+/// The counters of a session that has ended.
+#[derive(Debug)]
+pub struct Detached {
+    hits: Mapping,
+}
+
+impl Detached {
+    /// All hits of all functions, those without a slot included.
+    pub fn total(&self) -> u64 {
+        self.hits.words().iter().map(|hits| hits.load(Ordering::Relaxed)).sum()
+    }
+}
+
+fn load(kernel: &dyn Kernel, table: &SiteTable, counters: u32, log_errors: bool) -> Result<Program> {
+    let log_level = [if log_errors { LOG_ERRORS } else { LOG_NOTHING }];
+    let settings = Settings {
+        attach_type: BPF_TRACE_KPROBE_MULTI,
+        max_entries: &[(SITES_MAP, table.places.len() as u32), (HITS_MAP, counters)],
+        globals: &[(LAYOUT_SYMBOL, &layout_bytes(&table.layout)), (LOG_LEVEL_SYMBOL, &log_level)],
+    };
+    Program::load(kernel, COUNTING_OBJECT, COUNT_PROGRAM, &settings)
+}
+
+/// The layout as the program reads it: `#[repr(C)]`, native byte order, no padding.
+fn layout_bytes(layout: &Layout) -> [u8; size_of::<Layout>()] {
+    let mut bytes = [0; size_of::<Layout>()];
+    bytes[..8].copy_from_slice(&layout.multiplier.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&layout.shift.to_ne_bytes());
+    bytes[12..].copy_from_slice(&layout.slots_per_cpu.to_ne_bytes());
+    bytes
+}
+
+/// Writes the hash table into its map through shared memory: a system call for each place would take longer
+/// than the attach.
+fn fill(kernel: &dyn Kernel, program: &Program, places: &[Site]) -> Result<()> {
+    let memory = map_memory(kernel, program, SITES_MAP, size_of_val(places))?;
+    for (words, site) in memory.words().chunks_exact(2).zip(places).filter(|(_, site)| site.address != 0) {
+        words[0].store(site.address, Ordering::Relaxed);
+        words[1].store(second_word(site), Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The slot and the padding behind it, as they lie in memory.
+fn second_word(site: &Site) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&site.slot.to_ne_bytes());
+    u64::from_ne_bytes(bytes)
+}
+
+fn map_memory(kernel: &dyn Kernel, program: &Program, name: &str, bytes: usize) -> Result<Mapping> {
+    let map = program
+        .map(name)
+        .ok_or_else(|| Error::new(ErrorKind::Usage, format!("the eBPF object has no map called {name}")))?;
+    kernel
+        .map_memory(map, bytes)
+        .map_err(|e| Error::new(ErrorKind::Kernel, format!("can't map the memory of {name}")).with_source(e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{sys::Fake, tables::Function};
+
+    fn targets(addresses: &[u64]) -> Vec<Target<'static>> {
+        let function = |address| Function { address, name: b"f", module: None };
+        addresses.iter().map(|&a| Target { function: function(a), site: a + 4 }).collect()
+    }
+
+    #[test]
+    fn counters_of_all_cpus_are_summed_and_lost_hits_kept_apart() {
+        let fake = Fake { missed: Some(5), ..Fake::default() };
+        let counting = Counting::start(&fake, &targets(&[0x1000, 0x2000, 0x3000]), 2, false).unwrap();
+        assert_eq!(*fake.links.borrow(), [[0x1004, 0x2004, 0x3004]]);
+        for cpu in counting.hits.words().chunks_exact(counting.slots_per_cpu) {
+            for (word, hits) in cpu.iter().zip([1, 10, 0, 30]) {
+                word.store(hits, Ordering::Relaxed);
+            }
+        }
+        assert_eq!(counting.counts(), [20, 0, 60]);
+        assert_eq!(counting.misses().unwrap(), Misses { missed: Some(5), recursion: 5, lost: 2 });
+        assert_eq!(counting.detach().0.total(), 82);
+    }
+
+    #[test]
+    fn the_map_holds_the_table_as_the_program_reads_it() {
+        let fake = Fake::default();
+        let counting = Counting::start(&fake, &targets(&[0x1000]), 1, true).unwrap();
+        let map = counting.program.map(SITES_MAP).unwrap();
+        let memory = Mapping::new(map, 64 * 16).unwrap();
+        let words: Vec<u64> = memory.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();
+        let place = words.chunks(2).find(|place| place[0] == 0x1000).unwrap();
+        assert_eq!(u32::from_ne_bytes(place[1].to_ne_bytes()[..4].try_into().unwrap()), FIRST_SLOT);
+    }
+
+    #[test]
+    fn a_failed_link_leaves_nothing_behind_and_says_why() {
+        let fake = Fake { link_errno: Some(libc::EOPNOTSUPP), ..Fake::default() };
+        let Err(error) = Counting::start(&fake, &targets(&[0x1000]), 1, false) else { panic!("it attached") };
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+}

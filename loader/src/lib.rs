@@ -1,0 +1,17 @@
+//! Attach one eBPF program to thousands of kernel functions in milliseconds.
+//!
+//! The way of the data: [`pattern`]s choose from the kernel's [`tables`]; the [`plan`] says what will be
+//! attached and why the rest won't; the [`program`] is relocated and loaded; [`attach`] makes the link;
+//! [`counting`] is a session that counts calls. [`sys`] is the one door to the kernel.
+
+pub mod attach;
+pub mod counting;
+pub mod error;
+pub mod pattern;
+pub mod plan;
+pub mod program;
+mod site_table;
+pub mod sys;
+pub mod tables;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,289 @@
+//! Which functions the user means.
+//!
+//! A pattern is a name, a glob or a regular expression, with a module before a `:` if it is for one module only;
+//! `vmlinux` is the core kernel. It matches a function under its own name and under its
+//! [base name](variant::base_name), so that `foo` also means `foo.isra.0`. Names are bytes. Pure: no I/O.
+
+mod glob;
+pub mod near;
+mod text;
+pub mod variant;
+
+use std::collections::HashMap;
+
+use glob::NamePattern;
+pub use glob::Syntax;
+pub use text::{PatternText, parse_file};
+
+use crate::error::Result;
+
+/// What patterns call the core kernel.
+pub const CORE: &[u8] = b"vmlinux";
+
+/// What kallsyms shows as modules and is generated code: nothing there can be traced.
+const GENERATED: [&[u8]; 3] = [b"bpf", b"__builtin__ftrace", b"__builtin__kprobes"];
+
+/// All patterns of a run, compiled.
+#[derive(Debug)]
+pub struct PatternSet {
+    include: Vec<Pattern>,
+    /// Exact names of `include`, to look up instead of comparing: `@FILE` brings thousands.
+    exact: HashMap<Box<[u8]>, Vec<usize>>,
+    /// The others of `include`, to compare one by one.
+    general: Vec<usize>,
+    exclude: Vec<Pattern>,
+    modules: Vec<ModulePattern>,
+}
+
+#[derive(Debug)]
+struct Pattern {
+    text: PatternText,
+    module: Option<ModulePattern>,
+    name: NamePattern,
+}
+
+/// A pattern for module names, in which `-` and `_` are the same.
+#[derive(Debug)]
+struct ModulePattern {
+    text: String,
+    name: NamePattern,
+}
+
+impl PatternSet {
+    /// Compiles what to select, what to leave out, and the modules to stay within (none: all).
+    ///
+    /// # Errors
+    ///
+    /// `Usage`, with the pattern, the place of the fault in it and a way out.
+    pub fn new(
+        syntax: Syntax,
+        include: &[PatternText],
+        exclude: &[PatternText],
+        modules: &[String],
+    ) -> Result<Self> {
+        let compile = |texts: &[PatternText]| -> Result<Vec<_>> {
+            texts.iter().map(|text| Pattern::compile(syntax, text)).collect()
+        };
+        let include = compile(include)?;
+        let mut exact: HashMap<Box<[u8]>, Vec<usize>> = HashMap::new();
+        let mut general = Vec::new();
+        for (index, pattern) in include.iter().enumerate() {
+            match &pattern.name {
+                NamePattern::Exact(name) => exact.entry(name.clone()).or_default().push(index),
+                _ => general.push(index),
+            }
+        }
+        let modules = modules
+            .iter()
+            .map(|m| ModulePattern::compile(&PatternText::argument(m), m))
+            .collect::<Result<_>>()?;
+        Ok(Self { include, exact, general, exclude: compile(exclude)?, modules })
+    }
+
+    /// Starts to match.
+    pub fn matcher(&self) -> Matcher<'_> {
+        Matcher { set: self, used: vec![false; self.include.len()], verdict: ModuleVerdict::default() }
+    }
+
+    /// The modules that patterns and `-m` name without a wildcard.
+    pub fn named_modules(&self) -> impl Iterator<Item = &str> {
+        let in_patterns = self.include.iter().filter_map(|pattern| pattern.module.as_ref());
+        let exact = |module: &&ModulePattern| matches!(module.name, NamePattern::Exact(_));
+        self.modules
+            .iter()
+            .chain(in_patterns)
+            .filter(exact)
+            .map(|module| module.text.as_str())
+            .filter(|m| m.as_bytes() != CORE)
+    }
+}
+
+impl Pattern {
+    fn compile(syntax: Syntax, text: &PatternText) -> Result<Self> {
+        let (module, function) = text.parts();
+        let module = module.map(|module| ModulePattern::compile(text, module)).transpose()?;
+        Ok(Self { text: text.clone(), module, name: NamePattern::compile(syntax, text, function)? })
+    }
+
+    fn matches(&self, module: &[u8], name: &[u8], base: &[u8]) -> bool {
+        self.module.as_ref().is_none_or(|pattern| pattern.matches(module))
+            && (self.name.matches(name) || (base.len() < name.len() && self.name.matches(base)))
+    }
+}
+
+impl ModulePattern {
+    fn compile(whole: &PatternText, module: &str) -> Result<Self> {
+        if let Some(at) = module.find(|c| !text::in_module_pattern(c)) {
+            return Err(whole.fault(
+                at,
+                "not in a module's name",
+                "letters, digits, _ and -, with * and ? as wildcards",
+            ));
+        }
+        let name =
+            NamePattern::compile(Syntax::Glob, &PatternText::argument(module), &module.replace('-', "_"))?;
+        Ok(Self { text: module.to_owned(), name })
+    }
+
+    fn matches(&self, module: &[u8]) -> bool {
+        if module.contains(&b'-') {
+            let plain: Vec<u8> = module.iter().map(|&b| if b == b'-' { b'_' } else { b }).collect();
+            return self.name.matches(&plain);
+        }
+        self.name.matches(module)
+    }
+
+    fn names(&self, module: &[u8]) -> bool {
+        matches!(&self.name, NamePattern::Exact(name) if **name == *module)
+    }
+}
+
+/// Matches functions one after the other and remembers which patterns were of use.
+#[derive(Debug)]
+pub struct Matcher<'p> {
+    set: &'p PatternSet,
+    used: Vec<bool>,
+    verdict: ModuleVerdict,
+}
+
+/// Whether functions of a module are wanted at all. They come in runs, so the last answer is nearly always the
+/// next.
+#[derive(Debug, Default)]
+struct ModuleVerdict {
+    module: Option<Vec<u8>>,
+    wanted: bool,
+}
+
+impl<'p> Matcher<'p> {
+    /// Whether the function called `name` in `module` ([`CORE`] for the core kernel) is selected.
+    pub fn matches(&mut self, module: &[u8], name: &[u8]) -> bool {
+        if !self.wants_module(module) {
+            return false;
+        }
+        let base = variant::base_name(name);
+        // Parts and padding of functions can be spelled out, to be told that they can't be traced.
+        let function = variant::is_function(name);
+        let selected = self.exact_matches(module, name)
+            | (base.len() < name.len() && function && self.exact_matches(module, base))
+            | (function && self.general_matches(module, name, base));
+        selected && !self.set.exclude.iter().any(|pattern| pattern.matches(module, name, base))
+    }
+
+    /// The patterns that have matched nothing so far.
+    pub fn unmatched(&self) -> impl Iterator<Item = &'p PatternText> {
+        self.set.include.iter().zip(&self.used).filter(|(_, used)| !**used).map(|(pattern, _)| &pattern.text)
+    }
+
+    fn wants_module(&mut self, module: &[u8]) -> bool {
+        if self.verdict.module.as_deref() != Some(module) {
+            let within = self.set.modules.is_empty() || self.set.modules.iter().any(|m| m.matches(module));
+            let generated = GENERATED.contains(&module) && !self.set.names_module(module);
+            self.verdict = ModuleVerdict { module: Some(module.to_vec()), wanted: within && !generated };
+        }
+        self.verdict.wanted
+    }
+
+    fn exact_matches(&mut self, module: &[u8], name: &[u8]) -> bool {
+        if self.set.exact.is_empty() {
+            return false;
+        }
+        let mut selected = false;
+        for &index in self.set.exact.get(name).into_iter().flatten() {
+            if self.set.include[index].module.as_ref().is_none_or(|pattern| pattern.matches(module)) {
+                self.used[index] = true;
+                selected = true;
+            }
+        }
+        selected
+    }
+
+    /// Goes on after the first match only for patterns that have not been of use yet.
+    fn general_matches(&mut self, module: &[u8], name: &[u8], base: &[u8]) -> bool {
+        let mut selected = false;
+        for &index in &self.set.general {
+            if !(selected && self.used[index]) && self.set.include[index].matches(module, name, base) {
+                self.used[index] = true;
+                selected = true;
+            }
+        }
+        selected
+    }
+}
+
+impl PatternSet {
+    fn names_module(&self, module: &[u8]) -> bool {
+        let in_patterns = self.include.iter().filter_map(|pattern| pattern.module.as_ref());
+        self.modules.iter().chain(in_patterns).any(|pattern| pattern.names(module))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(list: &[&str]) -> Vec<PatternText> {
+        list.iter().map(|text| PatternText::argument(*text)).collect()
+    }
+
+    fn set(include: &[&str], exclude: &[&str], modules: &[&str]) -> PatternSet {
+        let modules: Vec<String> = modules.iter().map(|m| m.to_string()).collect();
+        PatternSet::new(Syntax::Glob, &texts(include), &texts(exclude), &modules).unwrap()
+    }
+
+    fn selects(set: &PatternSet, module: &str, name: &str) -> bool {
+        set.matcher().matches(module.as_bytes(), name.as_bytes())
+    }
+
+    #[test]
+    fn patterns_are_a_union_and_excludes_win() {
+        let set = set(&["kvm*", "vfs_read"], &["*lock*", "kvm:kvm_exit"], &[]);
+        assert!(selects(&set, "kvm", "kvm_init") && selects(&set, "vmlinux", "vfs_read"));
+        assert!(!selects(&set, "vmlinux", "vfs_write") && !selects(&set, "kvm", "kvm_lock"));
+        assert!(!selects(&set, "kvm", "kvm_exit") && selects(&set, "kvm_amd", "kvm_exit"));
+    }
+
+    #[test]
+    fn modules_restrict_and_dashes_do_not_matter() {
+        let in_module = set(&["kvm-amd:*", "vmlinux:v*"], &[], &[]);
+        assert!(selects(&in_module, "kvm_amd", "x") && selects(&in_module, "vmlinux", "vfs"));
+        assert!(!selects(&in_module, "kvm", "x") && !selects(&in_module, "kvm", "vfs"));
+        let restricted = set(&["*"], &[], &["nf*", "xfs"]);
+        assert!(selects(&restricted, "nf-x", "a") && selects(&restricted, "xfs", "a"));
+        assert!(!selects(&restricted, "vmlinux", "a"));
+    }
+
+    #[test]
+    fn variants_belong_to_their_base_and_parts_do_not() {
+        let exact = set(&["foo"], &[], &[]);
+        assert!(selects(&exact, "vmlinux", "foo.isra.0") && selects(&exact, "vmlinux", "foo.llvm.123"));
+        assert!(!selects(&exact, "vmlinux", "foo.cold") && !selects(&exact, "vmlinux", "__pfx_foo"));
+        let glob = set(&["*oo"], &[], &[]);
+        assert!(selects(&glob, "vmlinux", "foo.constprop.0") && !selects(&glob, "vmlinux", "__pfx_foo"));
+        assert!(selects(&set(&["foo.cold"], &[], &[]), "vmlinux", "foo.cold"));
+        assert!(!selects(&set(&["*"], &["foo"], &[]), "vmlinux", "foo.isra.0"));
+    }
+
+    #[test]
+    fn generated_code_is_only_selected_by_name() {
+        assert!(!selects(&set(&["*"], &[], &[]), "bpf", "bpf_prog_1"));
+        assert!(selects(&set(&["bpf:*"], &[], &[]), "bpf", "bpf_prog_1"));
+    }
+
+    #[test]
+    fn patterns_of_no_use_are_known() {
+        let set = set(&["a*", "b", "ab*", "kvm:c", "zz"], &[], &[]);
+        let mut matcher = set.matcher();
+        for (module, name) in [("vmlinux", "abc"), ("vmlinux", "b.isra.0"), ("vmlinux", "c")] {
+            matcher.matches(module.as_bytes(), name.as_bytes());
+        }
+        let unused: Vec<_> = matcher.unmatched().map(PatternText::as_str).collect();
+        assert_eq!(unused, ["kvm:c", "zz"]);
+        assert_eq!(set.named_modules().collect::<Vec<_>>(), ["kvm"]);
+    }
+
+    #[test]
+    fn a_bad_module_is_pointed_at() {
+        let error = PatternSet::new(Syntax::Glob, &texts(&["*"]), &[], &["a/b".into()]).unwrap_err();
+        assert!(error.to_string().ends_with("\n  a/b\n   ^"), "{error}");
+    }
+}

@@ -1,0 +1,138 @@
+//! True on every kernel.
+
+use std::{
+    collections::BTreeSet,
+    os::unix::process::CommandExt,
+    process::{Command, Output},
+};
+
+use fastprobe_tests::{addresses, fastprobe, json, run};
+
+/// What the oracle chooses, and the names that it can't decide.
+fn oracle(glob: &str) -> (BTreeSet<u64>, usize) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/oracle.py");
+    let output = Command::new("python3").args([script, glob]).output().expect("python3 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("text");
+    let (unsure, sure): (Vec<_>, Vec<_>) = text.lines().partition(|line| line.starts_with('?'));
+    let parse = |line: &&str| u64::from_str_radix(line.trim_start_matches("0x"), 16).expect("an address");
+    (sure.iter().map(parse).collect(), unsure.len())
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn the_chosen_set_is_the_oracles() {
+    for glob in ["kvm*", "s*", "*read*", "vfs_read", "*_[a-c]?[!t]", "*"] {
+        let plan = json(&["list", "--json", glob]).expect("list works").remove(0);
+        let chosen = addresses(&plan["targets"]).expect("addresses");
+        let (expected, unsure) = oracle(glob);
+        assert!(!expected.is_empty(), "{glob}");
+        let missing: Vec<_> = expected.difference(&chosen).map(|a| format!("{a:#x}")).collect();
+        assert!(missing.is_empty(), "{glob}: not chosen: {missing:?}");
+        // Names that the oracle can't decide belong to two functions or more, a few to some dozen.
+        let extra = chosen.difference(&expected).count();
+        println!(
+            "{glob}: {} chosen, the oracle agrees; {unsure} names left to us gave {extra}",
+            chosen.len()
+        );
+        assert!(if unsure == 0 { extra == 0 } else { extra < unsure * 40 }, "{glob}: {extra} extra");
+    }
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn every_matched_function_is_a_target_or_has_a_reason() {
+    let plan = json(&["list", "--json", "*"]).expect("list works").remove(0);
+    let lists = ["targets", "skipped"].map(|list| addresses(&plan[list]).expect("addresses"));
+    assert_eq!(plan["matched"].as_u64(), Some(lists.iter().map(|l| l.len() as u64).sum()));
+    assert!(lists[0].is_disjoint(&lists[1]));
+    for reason in ["not-traceable", "blacklisted", "denylisted"] {
+        let skipped = plan["skipped"].as_array().expect("a list");
+        assert!(skipped.iter().any(|skip| skip["reason"] == reason), "nothing is {reason}");
+    }
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn a_module_is_named_exactly() {
+    let modules = |pattern: &str| -> BTreeSet<String> {
+        let plan = json(&["list", "--json", pattern]).expect("list works").remove(0);
+        let targets = plan["targets"].as_array().expect("a list").clone();
+        targets.iter().map(|t| t["module"].as_str().unwrap_or("-").to_owned()).collect()
+    };
+    assert_eq!(modules("kvm:*"), ["kvm".to_owned()].into());
+    assert_eq!(modules("vmlinux:v*"), ["-".to_owned()].into());
+    assert!(modules("*").len() > 3);
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn a_list_can_be_fed_back() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), run(&["list", "kvm*"]).expect("it runs").stdout).expect("written");
+    let from_file = format!("@{}", file.path().display());
+    let direct = json(&["list", "--json", "kvm*"]).expect("list works").remove(0);
+    let again = json(&["list", "--json", &from_file]).expect("list works").remove(0);
+    assert_eq!(direct["targets"], again["targets"]);
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn nothing_matches_and_the_error_helps() {
+    let output = run(&["kmv*"]).expect("it runs");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(words(&output).contains("kvm*"), "{}", words(&output));
+    let output = run(&["no_such_module:x*"]).expect("it runs");
+    assert_eq!(output.status.code(), Some(3));
+    assert!(words(&output).contains("is the module no_such_module loaded?"), "{}", words(&output));
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn without_root_the_error_says_sudo() {
+    const NOBODY: u32 = 65_534;
+    for arguments in [&["vfs_read"][..], &["list", "vfs_read"]] {
+        let output = fastprobe(arguments).uid(NOBODY).gid(NOBODY).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(4), "{}", words(&output));
+        assert!(words(&output).contains("sudo"), "{}", words(&output));
+    }
+}
+
+/// Runs a shell line in mount points of its own.
+fn unshared(line: &str) -> Output {
+    Command::new("unshare").args(["--mount", "sh", "-c", line]).output().expect("unshare runs")
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn without_tracefs_the_error_says_mount() {
+    let output =
+        unshared("umount -l /sys/kernel/tracing; umount -l /sys/kernel/debug; fastprobe list vfs_read");
+    assert_eq!(output.status.code(), Some(4), "{}", words(&output));
+    assert!(words(&output).contains("mount -t tracefs tracefs /sys/kernel/tracing"), "{}", words(&output));
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn tracefs_is_also_found_below_debugfs() {
+    let output =
+        unshared("umount -l /sys/kernel/tracing; ls /sys/kernel/debug/tracing >&2; fastprobe list vfs_read");
+    assert_eq!(output.status.code(), Some(0), "{}", words(&output));
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn without_the_blacklist_there_is_a_warning_and_the_run_goes_on() {
+    let output = unshared("umount -l /sys/kernel/debug; fastprobe list vfs_read");
+    assert_eq!(output.status.code(), Some(0), "{}", words(&output));
+    assert!(
+        words(&output).contains("warning: can't open /sys/kernel/debug/kprobes/blacklist"),
+        "{}",
+        words(&output)
+    );
+    assert!(words(&output).contains("mount -t debugfs"), "{}", words(&output));
+}

@@ -1,0 +1,6 @@
+//! The tests that need a kernel to attach to. `cargo xtask test` boots each kernel of `kernels.toml` and runs
+//! them there; anywhere else they are ignored.
+
+mod any;
+mod multi;
+mod without_fprobe;
