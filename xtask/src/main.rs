@@ -1,1 +1,62 @@
-fn main() {}
+//! The project's own commands: `cargo xtask help`.
+
+mod cache;
+mod ebpf;
+mod lint;
+mod process;
+mod run;
+mod say;
+mod setup;
+mod test;
+mod vm;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask run -- 'kvm*'             count calls, here or in a VM
+  cargo xtask test --kernel 7 -- exact  the VM tests with “exact” in their names, on one kernel
+
+Toolchain, kernels and VM are set up on first use, in $FASTPROBE_CACHE or ~/.cache/fastprobe.";
+
+/// The project's own commands.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run fastprobe: here as root where the kernel allows it, else in a VM with kvm at work
+    Run(run::Arguments),
+    /// Everything that CI checks: lint, unit and doc tests, the eBPF object, the VM tests on every kernel
+    Test(test::Arguments),
+    /// Check format and run clippy, for the host and for BPF
+    Lint,
+    /// Build probe-ebpf/fastprobe.bpf.o from its source
+    Ebpf(ebpf::Arguments),
+    /// Boot a kernel and run a shell command there as root, with fastprobe on PATH
+    Vm(vm::Arguments),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Lint => lint::run().map(|()| 0),
+        Command::Ebpf(arguments) => ebpf::run(&arguments).map(|()| 0),
+        Command::Vm(arguments) => vm::run(&arguments),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("xtask: error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

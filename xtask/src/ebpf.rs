@@ -1,0 +1,136 @@
+//! `cargo xtask ebpf`: builds the eBPF object that is checked in beside its source.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    process, say,
+    setup::toolchain::{self, Toolchain},
+    workspace,
+};
+
+/// The object in the tree.
+const OBJECT: &str = "probe-ebpf/fastprobe.bpf.o";
+
+/// What cargo is told to build, by any of its subcommands.
+const BUILD: [&str; 14] = [
+    "--locked",
+    "-p",
+    "probe-ebpf",
+    "--bin",
+    "fastprobe-ebpf",
+    "--features",
+    "ebpf",
+    "--target",
+    "bpfel-unknown-none",
+    "-Z",
+    "build-std=core",
+    "--profile",
+    "ebpf",
+    "--target-dir",
+];
+
+/// `cargo xtask ebpf`
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Change nothing; fail if the object in the tree is not byte for byte what its source builds
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if arguments.check { check() } else { build_into_tree() }
+}
+
+/// Fails where the object in the tree is not what its source builds.
+pub fn check() -> Result<()> {
+    let in_tree = workspace::root()?.join(OBJECT);
+    let expected = fs::read(&in_tree).with_context(|| format!("can't read {}", in_tree.display()))?;
+    let built = build()?;
+    if built != expected {
+        bail!(
+            "{OBJECT} ({} bytes) is not what its source builds ({} bytes): run cargo xtask ebpf and commit it",
+            expected.len(),
+            built.len()
+        );
+    }
+    say::line(&format!("{OBJECT} is what its source builds, {} bytes", built.len()));
+    Ok(())
+}
+
+fn build_into_tree() -> Result<()> {
+    let built = build()?;
+    let in_tree = workspace::root()?.join(OBJECT);
+    let changed = fs::read(&in_tree).ok().is_none_or(|old| old != built);
+    if changed {
+        fs::write(&in_tree, &built).with_context(|| format!("can't write {}", in_tree.display()))?;
+    }
+    say::line(&format!("{OBJECT}: {} bytes, {}", built.len(), if changed { "new" } else { "as it was" }));
+    Ok(())
+}
+
+/// The bytes of the object.
+fn build() -> Result<Vec<u8>> {
+    let toolchain = toolchain::ensure()?;
+    say::step("building the eBPF object", || {
+        process::output(&mut cargo(&toolchain, "build")?)?;
+        strip(&toolchain, &target_folder()?.join("bpfel-unknown-none/ebpf/fastprobe-ebpf"))
+    })
+}
+
+/// A cargo command on the eBPF program, with all that makes the bytes the same everywhere.
+pub fn cargo(toolchain: &Toolchain, subcommand: &str) -> Result<Command> {
+    let root = workspace::root()?;
+    let cargo_home = std::env::var("CARGO_HOME")
+        .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))
+        .context("neither CARGO_HOME nor HOME is set")?;
+    let remap = |from: &Path, to| format!("--remap-path-prefix={}={to}", from.display());
+    let flags = [
+        "-Cdebuginfo=2".into(),
+        "-Clink-arg=--btf".into(),
+        format!("-Clinker={}", toolchain.bpf_linker.display()),
+        remap(&toolchain.sysroot, "/rust"),
+        remap(Path::new(&cargo_home), "/cargo"),
+        // The last that fits wins, and the checkout may lie in any of the others.
+        remap(&root, "/fastprobe"),
+    ];
+    let mut command = workspace::cargo()?;
+    command
+        .arg(subcommand)
+        .args(BUILD)
+        .arg(target_folder()?)
+        // Stable refuses -Z without it.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
+    Ok(command)
+}
+
+fn target_folder() -> Result<PathBuf> {
+    Ok(workspace::target()?.join("ebpf"))
+}
+
+/// The object without DWARF. The linker needs that to make BTF of and has no way to drop it afterwards; with it
+/// the object is eight times as large, and every load parses it.
+fn strip(toolchain: &Toolchain, object: &Path) -> Result<Vec<u8>> {
+    let host = host_triple()?;
+    let stripped = object.with_extension("stripped");
+    process::output(
+        Command::new(toolchain.sysroot.join(format!("lib/rustlib/{host}/bin/rust-objcopy")))
+            .env("LD_LIBRARY_PATH", toolchain.sysroot.join("lib"))
+            .arg("--strip-debug")
+            .args([object, &stripped]),
+    )?;
+    fs::read(&stripped).with_context(|| format!("can't read {}", stripped.display()))
+}
+
+/// `rustc -vV`: `host: x86_64-unknown-linux-gnu`.
+fn host_triple() -> Result<String> {
+    let text = process::output(Command::new("rustc").arg("-vV"))?;
+    Ok(text.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc tells no host")?.to_owned())
+}

@@ -1,0 +1,6 @@
+//! Gets what a fresh machine lacks. Each finds what is there already and says what it does.
+
+pub mod debian;
+pub mod kernels;
+pub mod toolchain;
+pub mod vm_tools;
