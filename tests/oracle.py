@@ -1,9 +1,9 @@
 """What `fastprobe list` should choose, worked out by other means from the same kernel's files.
 
-Usage: oracle.py GLOB. Prints the addresses of the functions to attach to, one a line. No code, no order of
+Usage: oracle.py GLOB... Prints lines of a glob and the address of a function to attach to. No code, no order of
 steps and no data structure is shared with fastprobe: globs by fnmatch, one dictionary for each file, the
 blacklist checked range by range. What it can't know is which symbol a record without an address belongs to
-when several have its name; it leaves those to fastprobe and prints them as `? NAME`.
+when several have its name; it leaves those to fastprobe and prints `?` for the address.
 """
 
 import fnmatch
@@ -41,7 +41,8 @@ def records():
         return None, {(fields[0], fields[1] if len(fields) > 1 else "") for fields in names}
 
 
-def main(glob):
+def traceable_functions():
+    """Every function that could be attached to, by name and base name, and the names that can't be decided."""
     addresses, names = records()
     blacklist = []
     for fields in lines("/sys/kernel/debug/kprobes/blacklist"):
@@ -51,22 +52,28 @@ def main(glob):
     for address, kind, name, *module in lines("/proc/kallsyms"):
         if kind in "tTwW":
             symbols.setdefault((name, module[0] if module else ""), set()).add(int(address, 16))
-    chosen = set()
     for (name, module), places in symbols.items():
-        if no_function(name, module) or not any(fnmatch.fnmatchcase(n, glob) for n in (name, base(name))):
+        if no_function(name, module):
             continue
         if addresses is not None:
             places = {place for place in places if place in addresses or place + 4 in addresses}
         elif (name, module) not in names:
             continue
         elif len(places) > 1:
-            print("?", name)
+            yield name, base(name), None
             continue
-        if any(fnmatch.fnmatchcase(base(name), denied) for denied in DENIED):
-            continue
-        chosen.update(p for p in places if not any(start <= p < end for start, end in blacklist))
-    for address in sorted(chosen):
-        print(hex(address))
+        if places and not any(fnmatch.fnmatchcase(base(name), denied) for denied in DENIED):
+            yield name, base(name), {p for p in places if not any(s <= p < e for s, e in blacklist)}
 
 
-main(sys.argv[1])
+def main(globs):
+    functions = list(traceable_functions())
+    for glob in globs:
+        matches = re.compile(fnmatch.translate(glob)).match
+        for name, short, places in functions:
+            if matches(name) or matches(short):
+                for place in ["?"] if places is None else places:
+                    print(glob, place if place == "?" else hex(place))
+
+
+main(sys.argv[1:])

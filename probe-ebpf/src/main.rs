@@ -1,6 +1,7 @@
 //! The eBPF programs. `cargo xtask ebpf` builds them into the object that is checked in beside this crate.
 #![no_std]
 #![no_main]
+#![allow(missing_docs, reason = "the kprobe macro makes a function of its own, without our comment")]
 
 use aya_ebpf::{
     EbpfContext, Global,
@@ -24,7 +25,6 @@ static SITES: Array<Site, 1, { BPF_F_MMAPABLE as usize }> = Array::new();
 static HITS: Array<u64, 1, { BPF_F_MMAPABLE as usize }> = Array::new();
 
 /// Counts the call of the function that it was entered for.
-#[allow(missing_docs, reason = "the macro makes a second function of it, without the comment")]
 #[kprobe]
 pub fn count(ctx: ProbeContext) -> u32 {
     // SAFETY: the helper takes the context of a kprobe program, which this is.

@@ -9,6 +9,7 @@ mod say;
 mod setup;
 mod test;
 mod vm;
+mod vm_tests;
 mod workspace;
 
 use std::process::ExitCode;

@@ -1,22 +1,14 @@
 //! `cargo xtask test`: everything that CI checks.
 
-use std::{
-    path::PathBuf,
-    process::Stdio,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::{
     ebpf, lint, process, say,
     setup::kernels::{self, Kernel},
-    vm::{self, Job},
-    workspace,
+    vm_tests, workspace,
 };
-
-/// The tests of one kernel take two to four minutes when emulated on two cores.
-const VM_TIMEOUT: Duration = Duration::from_secs(1500);
 
 /// `cargo xtask test`
 #[derive(Debug, clap::Args)]
@@ -49,9 +41,15 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         });
         steps.run("eBPF object", ebpf::check);
     }
-    if !arguments.no_vm {
-        for kernel in chosen(&arguments.kernels)? {
-            steps.run(&format!("VM tests on {}", kernel.name), || on_kernel(&kernel, &arguments.filter));
+    let kernels = if arguments.no_vm { Vec::new() } else { chosen(&arguments.kernels)? };
+    match &kernels[..] {
+        [] => {}
+        [kernel] => {
+            steps.run(&vm_tests::name(kernel), || vm_tests::on_kernel(kernel, &arguments.filter));
+        }
+        several => {
+            steps.run("VM, kernels and test programs", || vm_tests::prepare(several));
+            steps.done.extend(vm_tests::side_by_side(several, &arguments.filter));
         }
     }
     Ok(steps.report())
@@ -65,55 +63,29 @@ fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
     }
 }
 
-/// Boots the kernel and runs the test program there, all but what is for other kernels.
-fn on_kernel(kernel: &Kernel, filter: &[String]) -> Result<()> {
-    let programs = workspace::build_programs()?;
-    let test = build_vm_tests()?;
-    let other_kernels = if kernel.kprobe_multi { "without_fprobe::" } else { "multi::" };
-    let mut words = vec![test.to_string_lossy().into_owned()];
-    words.extend(["--ignored", "--test-threads=1", "--skip", other_kernels].map(String::from));
-    words.extend_from_slice(filter);
-    let command = format!(
-        "{}; code=$?\nif {}; then echo 'the kernel complained: see above' >&2; exit 1; fi\nexit $code",
-        vm::join(&words)?,
-        vm::CHECK_KERNEL_LOG
-    );
-    let job = Job { prelude: &vm::load_modules(kernel), command: &command, programs: &programs };
-    vm::expect_success(kernel, &job, VM_TIMEOUT)
-}
+/// One step: its name, how long it took, and how it ended.
+pub type Step = (String, Duration, Result<()>);
 
-/// Builds the VM tests; gives the program.
-fn build_vm_tests() -> Result<PathBuf> {
-    let output = workspace::cargo()?
-        .args(["test", "--locked", "--release", "-p", "fastprobe-tests", "--test", "vm", "--no-run"])
-        .arg("--message-format=json-render-diagnostics")
-        .stderr(Stdio::inherit())
-        .output()
-        .context("can't start cargo")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let messages = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    let programs = messages.filter(|message| message["target"]["name"] == "vm");
-    programs
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back()
-        .context("cargo built no VM tests")
-}
-
-/// What was done, how long it took, and how it ended.
+/// What was done.
 #[derive(Debug, Default)]
 struct Steps {
-    done: Vec<(String, Duration, Result<()>)>,
+    done: Vec<Step>,
+}
+
+/// Does a step.
+pub fn timed(name: &str, work: impl FnOnce() -> Result<()>) -> Step {
+    say::line(&format!("── {name}"));
+    let started = Instant::now();
+    let result = work();
+    if let Err(error) = &result {
+        say::line(&format!("{name} failed: {error:#}"));
+    }
+    (name.into(), started.elapsed(), result)
 }
 
 impl Steps {
     fn run(&mut self, name: &str, work: impl FnOnce() -> Result<()>) {
-        say::line(&format!("── {name}"));
-        let started = Instant::now();
-        let result = work();
-        if let Err(error) = &result {
-            say::line(&format!("{name} failed: {error:#}"));
-        }
-        self.done.push((name.into(), started.elapsed(), result));
+        self.done.push(timed(name, work));
     }
 
     /// Prints the table; gives the exit code. The last line is for CI to read.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A module's number in [`Symbols`]; 0 is the core kernel.
+/// A module's number within one table; 0 is the core kernel.
 pub type ModuleId = u16;
 
 /// The core kernel, which patterns call `vmlinux`.
