@@ -15,3 +15,8 @@ pub mod sys;
 pub mod tables;
 
 pub use error::{Error, ErrorKind, Result};
+
+/// The examples in the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -3,4 +3,5 @@
 
 mod any;
 mod multi;
+mod tables;
 mod without_fprobe;

@@ -12,17 +12,22 @@ use fastprobe::{
     pattern::{PatternSet, PatternText, Syntax},
     plan::{Plan, Policy, Target, plan},
     sys::Live,
-    tables::{Root, Tables},
+    tables::{Matches, Root, Tables, Wish},
 };
 use fastprobe_tests::{
     RARE_FUNCTION, Running, call_rare_system_call, enabled_functions, fastprobe, hits, json, run,
 };
 
-/// The plan for one name, in this process.
-fn plan_for<'t>(tables: &'t Tables, name: &str) -> Plan<'t> {
+/// What a pattern matches, in this process.
+fn matches(pattern: &str) -> Matches {
+    let tables = Tables::read(&Root::machine(), Wish::Auto).expect("tables");
     let patterns =
-        PatternSet::new(Syntax::Glob, &[PatternText::argument(name)], &[], &[]).expect("a pattern");
-    plan(tables, &mut patterns.matcher(), Policy::default())
+        PatternSet::new(Syntax::Glob, &[PatternText::argument(pattern)], &[], &[]).expect("a pattern");
+    tables.matching(&mut patterns.matcher()).expect("well-formed tables")
+}
+
+fn plan_for(matches: &Matches) -> Plan<'_> {
+    plan(matches, Policy::default())
 }
 
 fn start(targets: &[Target<'_>], log_errors: bool) -> Counting<'static> {
@@ -64,8 +69,8 @@ fn each_function_has_its_own_counter_among_thousands() {
 #[test]
 #[ignore = "needs a VM: cargo xtask test"]
 fn after_the_detach_nothing_is_counted() {
-    let tables = Tables::read(&Root::machine()).expect("tables");
-    let counting = start(&plan_for(&tables, RARE_FUNCTION).targets, false);
+    let matches = matches(RARE_FUNCTION);
+    let counting = start(&plan_for(&matches).targets, false);
     call_rare_system_call(100);
     assert_eq!(counting.counts(), [100]);
     let (detached, _) = counting.detach();
@@ -77,8 +82,8 @@ fn after_the_detach_nothing_is_counted() {
 #[ignore = "needs a VM: cargo xtask test"]
 fn a_panic_detaches() {
     let result = std::panic::catch_unwind(|| {
-        let tables = Tables::read(&Root::machine()).expect("tables");
-        let _counting = start(&plan_for(&tables, "vfs_*").targets, false);
+        let matches = matches("vfs_*");
+        let _counting = start(&plan_for(&matches).targets, false);
         assert_ne!(enabled_functions().expect("readable"), [""; 0]);
         std::panic::panic_any("as planned");
     });
@@ -183,8 +188,8 @@ fn a_hit_without_a_slot_is_counted_as_lost_and_logged() {
         }
         fn flush(&self) {}
     }
-    let tables = Tables::read(&Root::machine()).expect("tables");
-    let mut targets = plan_for(&tables, RARE_FUNCTION).targets;
+    let matches = matches(RARE_FUNCTION);
+    let mut targets = plan_for(&matches).targets;
     let real = targets[0].function.address;
     // A table that knows another function than the one that is hooked.
     targets[0].function.address += 8;

@@ -116,8 +116,8 @@ fn guest_script(job: &Job<'_>, control: &Path) -> Result<String> {
         "export PATH={programs}:\"$PATH\"\n\
          cd {here} || exit 125\n\
          {prelude}\n\
-         (while [ ! -e {control}/interrupt ]; do sleep 0.2; done
-          kill -INT -- -$(cat {control}/group)) </dev/null >/dev/null 2>&1 &\n\
+         (while [ ! -e {control}/interrupt ]; do sleep 0.2; done\n\
+         kill -s INT -- -$(cat {control}/group)) </dev/null >/dev/null 2>&1 &\n\
          setsid --wait sh -c 'echo $$ >{control}/group; exec sh {control}/command.sh'\n\
          echo $? >{control}/exit\n"
     ))
@@ -286,6 +286,28 @@ pub fn load_modules(kernel: &Kernel) -> String {
 mod tests {
     use super::*;
     use crate::process;
+
+    #[test]
+    fn an_interrupt_reaches_the_command_and_its_exit_code_comes_back() {
+        let control = tempfile::tempdir().unwrap();
+        let command = "trap 'exit 42' INT; touch \"$(dirname \"$0\")/ready\"; while :; do sleep 0.1; done";
+        let job = Job { prelude: "", command, programs: Path::new("/nowhere") };
+        let path = |name: &str| control.path().join(name);
+        fs::write(path("guest.sh"), guest_script(&job, control.path()).unwrap()).unwrap();
+        fs::write(path("command.sh"), command).unwrap();
+        let mut guest = Command::new("sh").arg(path("guest.sh")).spawn().unwrap();
+        let started = Instant::now();
+        while !path("ready").exists() {
+            assert!(started.elapsed() < GRACE, "the command does not start");
+            thread::sleep(Duration::from_millis(10));
+        }
+        fs::write(path("interrupt"), "").unwrap();
+        while guest.try_wait().unwrap().is_none() {
+            assert!(started.elapsed() < GRACE, "the interrupt does not arrive");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(exit_code(control.path(), ExitStatus::default()).unwrap(), 42);
+    }
 
     #[test]
     fn words_become_a_shell_line_that_means_them() {

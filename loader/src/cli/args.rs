@@ -3,6 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fastprobe::tables::{Source, Wish};
 
 use super::duration;
 
@@ -63,6 +64,9 @@ pub struct Select {
     /// Don't leave out what the kernel's kprobe blacklist covers
     #[arg(long)]
     pub no_blacklist: bool,
+    /// Where to read the kernel's tables from
+    #[arg(long, value_enum, default_value_t = SourceChoice::Auto)]
+    pub source: SourceChoice,
     /// If any function would be skipped, attach nothing and exit with 5
     #[arg(long)]
     pub strict: bool,
@@ -72,6 +76,27 @@ pub struct Select {
     /// Say more: every skipped function, and what the eBPF program logs
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// [`Wish`], as words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SourceChoice {
+    /// The fastest that works; -v says why not a faster one
+    Auto,
+    /// The kernel's memory, through /proc/kcore
+    Kcore,
+    /// /proc/kallsyms and tracefs
+    Text,
+}
+
+impl From<SourceChoice> for Wish {
+    fn from(choice: SourceChoice) -> Self {
+        match choice {
+            SourceChoice::Auto => Self::Auto,
+            SourceChoice::Kcore => Self::Only(Source::Kcore),
+            SourceChoice::Text => Self::Only(Source::Text),
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -6,7 +6,13 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use fastprobe::{Error, ErrorKind, counting::Counting, plan::Plan, sys::Live, tables::Root};
+use fastprobe::{
+    Error, ErrorKind,
+    counting::Counting,
+    plan::{Plan, plan},
+    sys::Live,
+    tables::Root,
+};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     time::{Interval, MissedTickBehavior, interval_at, sleep_until},
@@ -23,9 +29,11 @@ use super::{
 /// Runs the command; `started` is when the process did.
 pub fn run(arguments: &CountArguments, started: Instant) -> Result<Exit> {
     let patterns = select::patterns(&arguments.select)?;
-    let (tables, tables_took) = select::tables(&Root::machine())?;
-    let (plan, plan_took) = select::choose(&arguments.select, &patterns, &tables)?;
-    let chosen = select::Timings { tables: tables_took, plan: plan_took };
+    let (tables, tables_took) = select::tables(&Root::machine(), &arguments.select, &patterns)?;
+    let planning = Instant::now();
+    let matches = select::matches(&arguments.select, &patterns, &tables)?;
+    let plan = plan(&matches, select::policy(&arguments.select));
+    let chosen = select::Chosen { source: tables.source(), tables: tables_took, plan: planning.elapsed() };
     let mut render = renderer(arguments);
     if let Some(exit) = refuse(arguments, &plan) {
         let nothing = AttachReport::new(&plan, 0, chosen, fastprobe::counting::Timings::default(), started);
@@ -68,7 +76,7 @@ fn say_why_not(exit: Exit, plan: &Plan<'_>) {
 async fn session(
     arguments: &CountArguments,
     plan: &Plan<'_>,
-    chosen: select::Timings,
+    chosen: select::Chosen,
     render: &mut dyn Render,
     started: Instant,
 ) -> Result<()> {

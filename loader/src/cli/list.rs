@@ -1,7 +1,7 @@
 //! `fastprobe list PATTERN…`: the plan, and nothing but the plan.
 
 use anyhow::Result;
-use fastprobe::tables::Root;
+use fastprobe::{plan::plan, tables::Root};
 
 use super::{args::ListArguments, exit::Exit, render, select};
 
@@ -9,8 +9,9 @@ use super::{args::ListArguments, exit::Exit, render, select};
 pub fn run(arguments: &ListArguments) -> Result<Exit> {
     let patterns = select::patterns(&arguments.select)?;
     let root = arguments.root.as_ref().map_or_else(Root::machine, Root::at);
-    let (tables, _) = select::tables(&root)?;
-    let (plan, _) = select::choose(&arguments.select, &patterns, &tables)?;
+    let (tables, _) = select::tables(&root, &arguments.select, &patterns)?;
+    let matches = select::matches(&arguments.select, &patterns, &tables)?;
+    let plan = plan(&matches, select::policy(&arguments.select));
     render::plan(&plan, arguments.select.json)?;
     let incomplete = arguments.select.strict && !plan.skipped.is_empty();
     Ok(if incomplete { Exit::Strict } else { Exit::Success })

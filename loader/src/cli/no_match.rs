@@ -13,26 +13,31 @@ const SUGGESTIONS: usize = 3;
 const MODULES_DEP: &str = "modules.dep";
 
 /// The error for patterns that match nothing, with a hint for each likely cause.
-pub fn explain(select: &Select, patterns: &Patterns, tables: &Tables) -> Error {
+pub fn explain(select: &Select, patterns: &Patterns, tables: &Tables) -> fastprobe::Result<Error> {
     let wanted: Vec<_> = patterns.texts.iter().take(SUGGESTIONS).map(ToString::to_string).collect();
     let more = patterns.texts.len().saturating_sub(wanted.len());
     let more = if more > 0 { format!(" nor {more} other patterns") } else { String::new() };
     let message = format!("no kernel function matches {}{more}", wanted.join(" or "));
-    let mut hints: Vec<String> = near(patterns, tables).into_iter().collect();
+    let mut hints: Vec<String> = near(patterns, tables)?.into_iter().collect();
     hints.extend(missing_modules(patterns, tables));
     hints.extend(expanded_by_the_shell(select));
     let error = Error::new(ErrorKind::NoMatch, message);
-    if hints.is_empty() { error } else { error.with_hint(hints.join("\n")) }
+    Ok(if hints.is_empty() { error } else { error.with_hint(hints.join("\n")) })
 }
 
 /// What has almost the same name, nearest first.
-fn near(patterns: &Patterns, tables: &Tables) -> Option<String> {
+fn near(patterns: &Patterns, tables: &Tables) -> fastprobe::Result<Option<String>> {
+    let mut names: Vec<Box<[u8]>> = Vec::new();
+    tables.for_each_function(|function| {
+        names.push(function.name.into());
+        Ok(())
+    })?;
     let mut found = Vec::new();
     for pattern in patterns.texts.iter().take(SUGGESTIONS) {
-        let names = tables.functions().map(|function| function.name);
-        found.extend(near_misses(pattern, names, SUGGESTIONS).iter().map(ToString::to_string));
+        let near = near_misses(pattern, names.iter().map(|name| &**name), SUGGESTIONS);
+        found.extend(near.iter().map(ToString::to_string));
     }
-    (!found.is_empty()).then(|| format!("did you mean {}?", found.join(" or ")))
+    Ok((!found.is_empty()).then(|| format!("did you mean {}?", found.join(" or "))))
 }
 
 /// Modules that the patterns name, or that their names begin with, and that aren't loaded.

@@ -1,4 +1,4 @@
-//! From the arguments to a plan: patterns, tables, plan, in this order, each timed.
+//! From the arguments to what they choose: patterns, tables, matches, in this order.
 
 use std::{
     path::Path,
@@ -9,11 +9,14 @@ use anyhow::Result;
 use fastprobe::{
     Error, ErrorKind,
     pattern::{PatternSet, PatternText, Syntax, parse_file},
-    plan::{Plan, Policy, plan},
-    tables::{Root, Tables},
+    plan::Policy,
+    tables::{Matches, Root, Source, Tables},
 };
 
-use super::{args::Select, no_match, warn};
+use super::{
+    args::{Select, SourceChoice},
+    no_match, warn,
+};
 
 /// The patterns of a command line, read and compiled; what is wrong with them is known before the kernel is
 /// asked anything.
@@ -24,9 +27,11 @@ pub struct Patterns {
     pub set: PatternSet,
 }
 
-/// How long the two steps took.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Timings {
+/// Where the tables came from, and how long the two steps took.
+#[derive(Debug, Clone, Copy)]
+pub struct Chosen {
+    /// Where they came from.
+    pub source: Source,
     /// Reading the kernel's tables.
     pub tables: Duration,
     /// Choosing from them.
@@ -65,12 +70,17 @@ fn expand(arguments: &[String]) -> Result<Vec<PatternText>> {
 }
 
 /// Reads the tables below `root`, warning of what they lack.
-pub fn tables(root: &Root) -> Result<(Tables, Duration)> {
+pub fn tables(root: &Root, select: &Select, patterns: &Patterns) -> Result<(Tables, Duration)> {
     let started = Instant::now();
-    let tables = Tables::read(root)?;
+    // Generated code shows up in the text files alone.
+    let source = if patterns.set.names_generated_code() { SourceChoice::Text } else { select.source };
+    let tables = Tables::read(root, source.into())?;
     let took = started.elapsed();
     for warning in tables.warnings() {
         warn(format_args!("{warning:#}; going on with the built-in denylist alone"), warning.hint());
+    }
+    if let Some(reason) = tables.fallback().filter(|_| select.verbose > 0) {
+        eprintln!("fastprobe: {reason:#}; reading the text files");
     }
     Ok((tables, took))
 }
@@ -80,22 +90,24 @@ pub fn tables(root: &Root) -> Result<(Tables, Duration)> {
 /// # Errors
 ///
 /// `NoMatch` with near misses where nothing matches at all.
-pub fn choose<'t>(select: &Select, patterns: &Patterns, tables: &'t Tables) -> Result<(Plan<'t>, Duration)> {
-    let started = Instant::now();
-    let policy = Policy {
-        force: select.force,
-        blacklist: !select.no_blacklist,
-        max_functions: select.max_functions,
-        ..Policy::default()
-    };
+pub fn matches(select: &Select, patterns: &Patterns, tables: &Tables) -> Result<Matches> {
     let mut matcher = patterns.set.matcher();
-    let plan = plan(tables, &mut matcher, policy);
-    let took = started.elapsed();
-    if plan.matched() == 0 {
-        return Err(no_match::explain(select, patterns, tables).into());
+    let matches = tables.matching(&mut matcher)?;
+    if matches.iter().next().is_none() {
+        return Err(no_match::explain(select, patterns, tables)?.into());
     }
     for pattern in matcher.unmatched() {
         warn(format_args!("no function matches {pattern}"), None);
     }
-    Ok((plan, took))
+    Ok(matches)
+}
+
+/// What the user allows.
+pub fn policy(select: &Select) -> Policy {
+    Policy {
+        force: select.force,
+        blacklist: !select.no_blacklist,
+        max_functions: select.max_functions,
+        ..Policy::default()
+    }
 }

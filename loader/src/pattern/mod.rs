@@ -85,6 +85,12 @@ impl PatternSet {
         Matcher { set: self, used: vec![false; self.include.len()], verdict: ModuleVerdict::default() }
     }
 
+    /// Whether a pattern or `-m` spells out what kallsyms shows as a module and is generated code. Nothing there
+    /// can be traced, and only the text files have it.
+    pub fn names_generated_code(&self) -> bool {
+        GENERATED.iter().any(|module| self.names_module(module))
+    }
+
     /// The modules that patterns and `-m` name without a wildcard.
     pub fn named_modules(&self) -> impl Iterator<Item = &str> {
         let in_patterns = self.include.iter().filter_map(|pattern| pattern.module.as_ref());
@@ -167,6 +173,30 @@ impl<'p> Matcher<'p> {
             | (base.len() < name.len() && function && self.exact_matches(module, base))
             | (function && self.general_matches(module, name, base));
         selected && !self.set.exclude.iter().any(|pattern| pattern.matches(module, name, base))
+    }
+
+    /// Whether any function in `module` ([`CORE`] for the core kernel) can match.
+    pub fn may_match_in(&mut self, module: &[u8]) -> bool {
+        self.wants_module(module) && self.patterns_in(module).next().is_some()
+    }
+
+    /// What the names in `module` that match begin with: one of these. None where that can't be told. Base names
+    /// begin as the names do, so the heads hold for both.
+    pub fn heads(&self, module: &[u8]) -> Option<Vec<&'p [u8]>> {
+        let mut all = Vec::new();
+        for pattern in self.patterns_in(module) {
+            let heads = pattern.name.heads();
+            if heads.is_empty() {
+                return None;
+            }
+            all.extend(heads);
+        }
+        Some(all)
+    }
+
+    fn patterns_in(&self, module: &[u8]) -> impl Iterator<Item = &'p Pattern> {
+        let set = self.set;
+        set.include.iter().filter(move |p| p.module.as_ref().is_none_or(|pattern| pattern.matches(module)))
     }
 
     /// The patterns that have matched nothing so far.
@@ -261,6 +291,23 @@ mod tests {
         assert!(selects(&glob, "vmlinux", "foo.constprop.0") && !selects(&glob, "vmlinux", "__pfx_foo"));
         assert!(selects(&set(&["foo.cold"], &[], &[]), "vmlinux", "foo.cold"));
         assert!(!selects(&set(&["*"], &["foo"], &[]), "vmlinux", "foo.isra.0"));
+    }
+
+    #[test]
+    fn heads_are_known_where_every_pattern_has_one() {
+        let heads = |include: &[&str], module: &str| -> Option<Vec<String>> {
+            let set = set(include, &[], &[]);
+            let heads = set.matcher().heads(module.as_bytes())?;
+            Some(heads.iter().map(|head| String::from_utf8_lossy(head).into_owned()).collect())
+        };
+        let some = |list: &[&str]| Some(list.iter().map(|s| s.to_string()).collect::<Vec<_>>());
+        assert_eq!(heads(&["kvm*", "vfs_read", "a?c"], "vmlinux"), some(&["kvm", "vfs_read", "a"]));
+        assert_eq!(heads(&["{kvm,xfs}_*"], "vmlinux"), some(&["kvm_", "xfs_"]));
+        assert_eq!(heads(&["kvm*", "*read"], "vmlinux"), None);
+        assert_eq!(heads(&["kvm*", "xfs:*"], "vmlinux"), some(&["kvm"]));
+        assert_eq!(heads(&["kvm*", "xfs:*"], "xfs"), None);
+        let set = set(&["kvm:*"], &[], &[]);
+        assert!(set.matcher().may_match_in(b"kvm") && !set.matcher().may_match_in(CORE));
     }
 
     #[test]

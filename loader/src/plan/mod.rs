@@ -5,10 +5,7 @@ mod reason;
 
 pub use reason::Reason;
 
-use crate::{
-    pattern::{CORE, Matcher},
-    tables::{Function, Tables},
-};
+use crate::tables::{Function, Match, Matches};
 
 /// What the user allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,17 +60,22 @@ impl Plan<'_> {
     }
 }
 
-/// Sorts the functions that `matcher` takes into targets and skipped ones.
+/// Sorts the functions that match into targets and skipped ones.
 ///
 /// Several symbols at one address are one function: it appears once, under the first of its names that
 /// matches. Functions of one name at several addresses are several.
-pub fn plan<'t>(tables: &'t Tables, matcher: &mut Matcher<'_>, policy: Policy) -> Plan<'t> {
+pub fn plan(matches: &Matches, policy: Policy) -> Plan<'_> {
     let mut plan = Plan::default();
-    for function in matching(tables, matcher) {
-        match verdict(tables, function, policy) {
-            Ok(_) if plan.targets.len() >= policy.max_functions => {
-                plan.skipped.push(Skipped { function, reason: Reason::OverLimit });
-            }
+    for Match { function, facts } in matches.iter() {
+        let verdict = match facts.site {
+            None => Err(Reason::NotTraceable),
+            Some(_) if policy.blacklist && facts.forbidden => Err(Reason::Blacklisted),
+            Some(_) if !policy.force && denylist::denies(function.name) => Err(Reason::Denylisted),
+            Some(_) if policy.on_return && denylist::denies_return(function.name) => Err(Reason::NoReturn),
+            Some(_) if plan.targets.len() >= policy.max_functions => Err(Reason::OverLimit),
+            Some(site) => Ok(site),
+        };
+        match verdict {
             Ok(site) => plan.targets.push(Target { function, site }),
             Err(reason) => plan.skipped.push(Skipped { function, reason }),
         }
@@ -81,27 +83,55 @@ pub fn plan<'t>(tables: &'t Tables, matcher: &mut Matcher<'_>, policy: Policy) -
     plan
 }
 
-/// The functions that match, by address and each once. The sort is stable, so the first of several names at
-/// one address stays; where addresses are hidden (0), different names are different functions.
-fn matching<'t>(tables: &'t Tables, matcher: &mut Matcher<'_>) -> Vec<Function<'t>> {
-    let mut functions: Vec<_> =
-        tables.functions().filter(|f| matcher.matches(f.module.unwrap_or(CORE), f.name)).collect();
-    functions.sort_by_key(|function| function.address);
-    functions.dedup_by(|next, kept| next.address == kept.address && (kept.address != 0 || next == kept));
-    functions
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tables::Facts;
 
-/// Where to attach to `function`, or why not.
-fn verdict(tables: &Tables, function: Function<'_>, policy: Policy) -> Result<u64, Reason> {
-    let site = tables.site_of(function.address).ok_or(Reason::NotTraceable)?;
-    if policy.blacklist && tables.blacklist().forbids(function) {
-        return Err(Reason::Blacklisted);
+    const SITE: Facts = Facts { site: Some(4), forbidden: false };
+
+    fn reasons(matches: &[(&'static str, Facts)], policy: Policy) -> Vec<(String, Option<Reason>)> {
+        let functions = matches.iter().zip(1..).map(|((name, facts), address)| {
+            (Function { address, name: name.as_bytes(), module: None }, *facts)
+        });
+        let matches = Matches::of(functions);
+        let plan = plan(&matches, policy);
+        assert_eq!(plan.matched(), matches.iter().count());
+        let name = |function: Function<'_>| String::from_utf8_lossy(function.name).into_owned();
+        let targets = plan.targets.iter().map(|target| (name(target.function), None));
+        let skipped = plan.skipped.iter().map(|skip| (name(skip.function), Some(skip.reason)));
+        targets.chain(skipped).collect()
     }
-    if !policy.force && denylist::denies(function.name) {
-        return Err(Reason::Denylisted);
+
+    fn reason(name: &'static str, facts: Facts, policy: Policy) -> Option<Reason> {
+        reasons(&[(name, facts)], policy)[0].1
     }
-    if policy.on_return && denylist::denies_return(function.name) {
-        return Err(Reason::NoReturn);
+
+    #[test]
+    fn every_match_is_a_target_or_has_a_reason() {
+        let policy = Policy::default();
+        let forbidden = Facts { forbidden: true, ..SITE };
+        assert_eq!(reason("vfs_read", SITE, policy), None);
+        assert_eq!(reason("vfs_read", Facts::default(), policy), Some(Reason::NotTraceable));
+        assert_eq!(reason("do_trap", forbidden, policy), Some(Reason::Blacklisted));
+        assert_eq!(reason("do_trap", forbidden, Policy { blacklist: false, ..policy }), None);
+        assert_eq!(reason("migrate_disable", SITE, policy), Some(Reason::Denylisted));
+        assert_eq!(reason("migrate_disable", SITE, Policy { force: true, ..policy }), None);
+        assert_eq!(reason("do_exit", SITE, policy), None);
+        assert_eq!(reason("do_exit", SITE, Policy { on_return: true, ..policy }), Some(Reason::NoReturn));
+        // Where there is nothing to hook, nothing else matters.
+        assert_eq!(
+            reason("do_trap", Facts { site: None, forbidden: true }, policy),
+            Some(Reason::NotTraceable)
+        );
     }
-    Ok(site)
+
+    #[test]
+    fn what_is_over_the_limit_is_said() {
+        let all = [("a", SITE), ("b", Facts::default()), ("c", SITE), ("d", SITE)];
+        let found = reasons(&all, Policy { max_functions: 2, ..Policy::default() });
+        let expected =
+            [("a", None), ("c", None), ("b", Some(Reason::NotTraceable)), ("d", Some(Reason::OverLimit))];
+        assert_eq!(found, expected.map(|(name, reason)| (name.to_owned(), reason)));
+    }
 }

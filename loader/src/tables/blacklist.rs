@@ -1,16 +1,10 @@
 //! The kprobe blacklist: code in which a probe could bring the machine down.
 //!
-//! `/sys/kernel/debug/kprobes/blacklist` has a line `0xSTART-0xEND<tab>NAME` for each range, its end exclusive
-//! (`kprobe_blacklist_seq_show` in `kernel/kprobes.c`, 6.1 to 7.3); zeros for readers who may not see
-//! addresses. kprobe-multi links do not consult it in any version, so fastprobe does.
+//! kprobe-multi links do not consult it in any version, so fastprobe does.
 
-use std::{collections::HashSet, io::Read, path::Path};
+use std::collections::HashSet;
 
-use super::{
-    lines::{for_each_line, hexadecimal, malformed, word},
-    symbols::Function,
-};
-use crate::error::Result;
+use super::symbols::Function;
 
 /// The ranges, and where addresses are hidden the names instead.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -21,26 +15,20 @@ pub struct Blacklist {
 }
 
 impl Blacklist {
-    /// Reads the kernel's file.
-    ///
-    /// # Errors
-    ///
-    /// `Malformed` with file, line and text for a line of another form or a range that ends before it
-    /// starts; fields after the name are let be.
-    pub fn parse(path: &Path, reader: impl Read) -> Result<Self> {
-        let mut blacklist = Self::default();
-        for_each_line(path, reader, |number, line| {
-            let (start, end, name) =
-                parse_line(line).map_err(|expected| malformed(path, number, line, expected))?;
-            if (start, end) == (0, 0) {
-                blacklist.names.insert(name.into());
-            } else {
-                blacklist.ranges.push((start, end));
-            }
-            Ok(())
-        })?;
+    /// A blacklist of these ranges, in any order; ends are exclusive.
+    pub fn of_ranges(ranges: Vec<(u64, u64)>) -> Self {
+        Self::new(ranges, HashSet::new())
+    }
+
+    pub(super) fn new(ranges: Vec<(u64, u64)>, names: HashSet<Box<[u8]>>) -> Self {
+        let mut blacklist = Self { ranges, names };
         blacklist.merge();
-        Ok(blacklist)
+        blacklist
+    }
+
+    /// The stretches of code, ascending and without overlap; ends are exclusive.
+    pub fn ranges(&self) -> &[(u64, u64)] {
+        &self.ranges
     }
 
     /// Puts the ranges in order and joins those that touch, so that a look-up is one binary search.
@@ -73,63 +61,24 @@ impl Blacklist {
     }
 }
 
-fn parse_line(line: &[u8]) -> Result<(u64, u64, &[u8]), &'static str> {
-    const EXPECTED: &str = "expected 0xSTART-0xEND, a tab and a name";
-    let (start, rest) = line.strip_prefix(b"0x").and_then(hexadecimal).ok_or(EXPECTED)?;
-    let (end, rest) = rest.strip_prefix(b"-0x").and_then(hexadecimal).ok_or(EXPECTED)?;
-    let rest = rest.strip_prefix(b"\t").or_else(|| rest.strip_prefix(b" ")).ok_or(EXPECTED)?;
-    if end < start {
-        return Err("a range that ends before it starts");
-    }
-    Ok((start, end, word(rest).0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &[u8]) -> Result<Blacklist> {
-        Blacklist::parse(Path::new("blacklist"), text)
-    }
-
-    fn at(address: u64, name: &'static str) -> Function<'static> {
-        Function { address, name: name.as_bytes(), module: None }
-    }
-
-    #[test]
-    fn the_end_is_exclusive() {
-        let list = parse(b"0x0000000000000100-0x0000000000000110\tdo_trap\n").unwrap();
-        assert!(!list.forbids(at(0xff, "a")));
-        assert!(list.forbids(at(0x100, "a")));
-        assert!(list.forbids(at(0x10f, "a")));
-        assert!(!list.forbids(at(0x110, "a")));
+    fn at(address: u64) -> Function<'static> {
+        Function { address, name: b"a", module: None }
     }
 
     #[test]
     fn ranges_in_any_order_that_overlap_or_lie_within_each_other() {
-        let list = parse(b"0x300-0x310\tc\n0x100-0x200\ta\n0x120-0x130\tb\n0x1f0-0x210\td\n").unwrap();
-        assert_eq!(list.len(), 2);
+        let ranges = vec![(0x300, 0x310), (0x100, 0x200), (0x120, 0x130), (0x1f0, 0x210)];
+        let list = Blacklist::of_ranges(ranges);
+        assert_eq!(list.ranges(), [(0x100, 0x210), (0x300, 0x310)]);
         for address in [0x100, 0x131, 0x1ff, 0x20f, 0x300] {
-            assert!(list.forbids(at(address, "x")), "{address:#x}");
+            assert!(list.forbids(at(address)), "{address:#x}");
         }
         for address in [0xff, 0x210, 0x2ff, 0x310] {
-            assert!(!list.forbids(at(address, "x")), "{address:#x}");
+            assert!(!list.forbids(at(address)), "{address:#x}");
         }
-    }
-
-    #[test]
-    fn where_addresses_are_hidden_names_decide() {
-        let list = parse(b"0x0000000000000000-0x0000000000000000\tdo_trap [m]\n").unwrap();
-        assert!(list.forbids(at(0, "do_trap")));
-        assert!(!list.forbids(at(0, "do_trap2")));
-    }
-
-    #[test]
-    fn malformed_lines_are_named() {
-        for text in ["do_trap\n", "0x1-0x2\n", "0x1-2\ta\n", "0xzz-0x2\ta\n", "0x3-0x2\ta\n"] {
-            let error = parse(text.as_bytes()).unwrap_err();
-            assert!(error.to_string().starts_with("blacklist:1: "), "{error}");
-        }
-        assert_eq!(parse(b"").unwrap(), Blacklist::default());
     }
 }

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::filter_functions::Columns;
+use super::text::Columns;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where tracefs is found: its own mount point (4.1 and later), then the one that debugfs makes.
@@ -33,6 +33,16 @@ impl Root {
     /// A saved copy: `dir/proc/kallsyms`, `dir/sys/kernel/tracing/…`.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self(dir.into())
+    }
+
+    /// The kernel's memory.
+    pub fn kcore(&self) -> PathBuf {
+        self.0.join("proc/kcore")
+    }
+
+    /// The types of the core kernel's structures.
+    pub fn btf(&self) -> PathBuf {
+        self.0.join("sys/kernel/btf/vmlinux")
     }
 
     /// Opens `/proc/kallsyms`.

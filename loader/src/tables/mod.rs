@@ -1,24 +1,28 @@
 //! What a kernel has: its functions, where ftrace can hook them, and where a probe is forbidden.
 //!
-//! [`Tables::read`] reads each of the kernel's files once; everything after it works on memory alone.
+//! [`Tables::read`] reads each of the kernel's tables once; [`Tables::matching`] chooses from them in memory.
 
 mod blacklist;
 mod files;
-mod filter_functions;
-mod join;
-mod kallsyms;
-mod lines;
-mod modules;
+pub mod kcore;
+mod matches;
+mod source;
 mod symbols;
-
-use std::thread;
+mod text;
 
 pub use blacklist::Blacklist;
 pub use files::Root;
-use symbols::Symbols;
+use kcore::KcoreTables;
+use matches::MatchSink;
+pub use matches::{Facts, Match, Matches};
+pub use source::{Source, Wish};
 pub use symbols::{CORE_MODULE, Function, ModuleId};
+use text::TextTables;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, Result},
+    pattern::Matcher,
+};
 
 /// How far an ftrace record may lie behind the symbol that it belongs to, in bytes: 0, or on x86-64 with
 /// indirect branch tracking the 4 bytes of `endbr64` (`FTRACE_MCOUNT_MAX_OFFSET`,
@@ -26,81 +30,124 @@ use crate::error::{Error, ErrorKind, Result};
 /// removed.
 pub const MAX_ENTRY_OFFSET: u64 = 4;
 
+/// Whether symbols of this type are functions: `t`, `T`, `w`, `W`.
+pub fn is_function_type(kind: u8) -> bool {
+    matches!(kind, b't' | b'T' | b'w' | b'W')
+}
+
 /// A kernel's tables, in memory.
 #[derive(Debug)]
 pub struct Tables {
-    functions: Symbols,
-    /// The addresses of the ftrace records, ascending.
-    sites: Vec<u64>,
-    blacklist: Blacklist,
-    modules: Vec<Box<[u8]>>,
+    tables: Held,
     warnings: Vec<Error>,
+    fallback: Option<Error>,
+}
+
+#[derive(Debug)]
+enum Held {
+    Kcore(Box<KcoreTables>),
+    Text(Box<TextTables>),
 }
 
 impl Tables {
-    /// Reads the text tables below `root`, the two large ones side by side.
+    /// Reads the tables below `root`, from the kernel's memory if that can be and `wish` allows it.
     ///
     /// # Errors
     ///
     /// `Unsupported` and `Permission` where a file isn't there or may not be read, or all addresses are
-    /// hidden; `Malformed` for a line of unknown form. A blacklist that can't be opened is a
+    /// hidden; `Malformed` for what can't be understood. A blacklist that can't be opened is a
     /// [warning](Self::warnings).
-    pub fn read(root: &Root) -> Result<Self> {
-        let (functions, records) = thread::scope(|scope| {
-            let records = scope.spawn(|| {
-                let ((path, file), columns) = root.filter_functions()?;
-                filter_functions::parse(&path, file, columns)
-            });
-            let functions = root.kallsyms().and_then(|(path, file)| kallsyms::parse(&path, file));
-            (functions, records.join())
-        });
-        // The list of traceable functions is the likelier one to be missing, and its error the more helpful.
-        let records = records
-            .map_err(|_| Error::new(ErrorKind::Io, "the thread that read the traceable functions died"))??;
-        let mut functions = functions?;
-        let sites = join::sites(&mut functions, &records)?;
+    pub fn read(root: &Root, wish: Wish) -> Result<Self> {
+        let fallback = match wish {
+            Wish::Only(Source::Text) => None,
+            Wish::Only(Source::Kcore) => return kcore::read(root).map(Self::of_kcore),
+            Wish::Auto => match kcore::read(root) {
+                Ok(tables) => return Ok(Self::of_kcore(tables)),
+                Err(error) => Some(error),
+            },
+        };
+        let mut tables = text::read(root)?;
+        let warnings = std::mem::take(&mut tables.warnings);
+        Ok(Self { tables: Held::Text(Box::new(tables)), warnings, fallback })
+    }
 
-        let mut warnings = Vec::new();
-        let blacklist = match root.blacklist() {
-            Ok((path, file)) => Blacklist::parse(&path, file)?,
-            Err(error) => {
-                warnings.push(error);
-                Blacklist::default()
+    fn of_kcore(tables: KcoreTables) -> Self {
+        Self { tables: Held::Kcore(Box::new(tables)), warnings: Vec::new(), fallback: None }
+    }
+
+    /// The functions that match, and what is known about each.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where the kernel's memory has a name that is none.
+    pub fn matching(&self, matcher: &mut Matcher<'_>) -> Result<Matches> {
+        let mut sink = MatchSink::new(self.sites(), self.blacklist());
+        match &self.tables {
+            Held::Kcore(tables) => tables.matching(matcher, &mut sink)?,
+            Held::Text(tables) => tables.matching(matcher, &mut sink)?,
+        }
+        Ok(sink.finish())
+    }
+
+    /// Calls `each` with every function symbol, aliases and duplicates included.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where the kernel's memory has a name that is none; what `each` fails with.
+    pub fn for_each_function(&self, mut each: impl FnMut(Function<'_>) -> Result<()>) -> Result<()> {
+        match &self.tables {
+            Held::Kcore(tables) => {
+                tables.for_each_symbol(
+                    |kind, function| {
+                        if is_function_type(kind) { each(function) } else { Ok(()) }
+                    },
+                )
             }
-        };
-        let modules = match root.modules()? {
-            Some((path, file)) => modules::parse(&path, file)?,
-            None => Vec::new(),
-        };
-        Ok(Self { functions, sites, blacklist, modules, warnings })
+            Held::Text(tables) => tables.functions.iter().try_for_each(each),
+        }
     }
 
-    /// All function symbols, aliases and duplicates included.
-    pub fn functions(&self) -> impl Iterator<Item = Function<'_>> {
-        self.functions.iter()
-    }
-
-    /// The address of the ftrace record of the function at `address`: what a kprobe-multi link wants. None
-    /// where the function can't be traced: inlined, `__init`, `notrace`, or written in assembly.
-    pub fn site_of(&self, address: u64) -> Option<u64> {
-        let at = self.sites.partition_point(|&site| site < address);
-        self.sites.get(at).copied().filter(|site| site - address <= MAX_ENTRY_OFFSET)
-    }
-
-    /// How many functions ftrace can hook.
-    pub fn traceable(&self) -> usize {
-        self.sites.len()
+    /// The addresses of the ftrace records, ascending.
+    pub fn sites(&self) -> &[u64] {
+        match &self.tables {
+            Held::Kcore(tables) => &tables.sites,
+            Held::Text(tables) => &tables.sites,
+        }
     }
 
     /// Where probes are forbidden.
     pub fn blacklist(&self) -> &Blacklist {
-        &self.blacklist
+        match &self.tables {
+            Held::Kcore(tables) => &tables.blacklist,
+            Held::Text(tables) => &tables.blacklist,
+        }
+    }
+
+    /// The names of the loaded modules.
+    pub fn modules(&self) -> Vec<&[u8]> {
+        match &self.tables {
+            Held::Kcore(tables) => tables.modules.iter().map(|module| &*module.name).collect(),
+            Held::Text(tables) => tables.modules.iter().map(|name| &**name).collect(),
+        }
     }
 
     /// Whether `module` is loaded, with `-` and `_` the same.
     pub fn has_module(&self, module: &[u8]) -> bool {
         let plain = |name: &[u8]| name.iter().map(|&b| if b == b'-' { b'_' } else { b }).collect::<Vec<_>>();
-        self.modules.iter().any(|loaded| plain(loaded) == plain(module))
+        self.modules().iter().any(|loaded| plain(loaded) == plain(module))
+    }
+
+    /// Where they come from.
+    pub fn source(&self) -> Source {
+        match &self.tables {
+            Held::Kcore(_) => Source::Kcore,
+            Held::Text(_) => Source::Text,
+        }
+    }
+
+    /// Why a faster source was not used.
+    pub fn fallback(&self) -> Option<&Error> {
+        self.fallback.as_ref()
     }
 
     /// What could not be read and was done without.

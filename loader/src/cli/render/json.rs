@@ -55,7 +55,7 @@ enum Body {
     Attach {
         kernel: String,
         backend: &'static str,
-        source: &'static str,
+        source: String,
         matched: usize,
         attached: usize,
         skipped: Vec<SkippedObject>,
@@ -107,7 +107,7 @@ impl<W: Write> Render for Json<W> {
         let body = Body::Attach {
             kernel: kernel_release(),
             backend: "multi",
-            source: "text",
+            source: report.chosen.source.to_string(),
             matched: report.plan.matched(),
             attached: report.attached,
             skipped: skipped(&report.plan.skipped),

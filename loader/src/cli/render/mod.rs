@@ -25,7 +25,7 @@ use super::{
 pub struct AttachReport<'p, 't> {
     pub plan: &'p Plan<'t>,
     pub attached: usize,
-    pub chosen: select::Timings,
+    pub chosen: select::Chosen,
     pub kernel: counting::Timings,
     /// From the start of the process until all was attached.
     pub total: Duration,
@@ -36,7 +36,7 @@ impl<'p, 't> AttachReport<'p, 't> {
     pub fn new(
         plan: &'p Plan<'t>,
         attached: usize,
-        chosen: select::Timings,
+        chosen: select::Chosen,
         kernel: counting::Timings,
         started: Instant,
     ) -> Self {

@@ -186,7 +186,7 @@ mod tests {
         let report = AttachReport {
             plan: &plan,
             attached: 2,
-            chosen: select::Timings { tables: ms(9), plan: ms(1) },
+            chosen: select::Chosen { source: fastprobe::tables::Source::Text, tables: ms(9), plan: ms(1) },
             kernel: counting::Timings { load: ms(4), link: ms(117) },
             total: ms(131),
         };

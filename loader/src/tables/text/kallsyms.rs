@@ -6,11 +6,8 @@
 
 use std::{io::Read, path::Path};
 
-use super::{
-    lines::{bracketed, for_each_line, hexadecimal, malformed, word},
-    symbols::Symbols,
-};
-use crate::error::Result;
+use super::lines::{bracketed, for_each_line, hexadecimal, malformed, word};
+use crate::{error::Result, tables::symbols::Symbols};
 
 /// Reads all function symbols: those of type `t`, `T`, `w` and `W`.
 ///

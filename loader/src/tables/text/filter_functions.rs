@@ -6,11 +6,8 @@
 
 use std::{io::Read, path::Path};
 
-use super::{
-    lines::{bracketed, for_each_line, hexadecimal, malformed, word},
-    symbols::Symbols,
-};
-use crate::error::Result;
+use super::lines::{bracketed, for_each_line, hexadecimal, malformed, word};
+use crate::{error::Result, tables::symbols::Symbols};
 
 /// What the kernel prints for the record of a weak function that the linker removed (`kallsyms.c` has lost
 /// its name, so ftrace makes one of its offset). Nothing ever calls it.

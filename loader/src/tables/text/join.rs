@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 
-use super::{
-    MAX_ENTRY_OFFSET,
-    symbols::{Function, Symbols},
+use crate::{
+    error::{Error, ErrorKind, Result},
+    tables::{
+        MAX_ENTRY_OFFSET,
+        symbols::{Function, Symbols},
+    },
 };
-use crate::error::{Error, ErrorKind, Result};
 
 /// Where x86-64 kernels start their functions (`CONFIG_FUNCTION_ALIGNMENT`, 6.2 and later: 16 in all of
 /// Debian's).

@@ -1,0 +1,219 @@
+//! Where members are in the kernel's structures, from BTF (`/sys/kernel/btf/vmlinux`,
+//! `Documentation/bpf/btf.rst`; Linux 5.4 and later with `CONFIG_DEBUG_INFO_BTF`).
+//!
+//! A kernel's BTF has some 150,000 types in 6 MB, of which a handful of structures are wanted. So the types are
+//! walked, not collected, and no further than the last one that is wanted.
+
+use std::ops::Range;
+
+use super::memory::odd;
+use crate::error::Result;
+
+const MAGIC: u16 = 0xeb9f;
+const HEADER_BYTES: usize = 24;
+const TYPE_BYTES: usize = 12;
+const MEMBER_BYTES: usize = 12;
+
+/// `BTF_KIND_STRUCT`
+const KIND_STRUCT: u32 = 4;
+
+/// A structure and the members whose offsets are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    /// The structure's name.
+    pub name: &'static str,
+    /// Names of its members.
+    pub members: &'static [&'static str],
+}
+
+/// A structure that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// `sizeof`, in bytes.
+    pub size: usize,
+    /// The offset of each wanted member, in bytes and in the order in which they were wanted.
+    pub offsets: Vec<usize>,
+}
+
+/// Finds the structures in BTF; the first with all the members where several have the name.
+///
+/// # Errors
+///
+/// `Malformed` where the bytes are no BTF, or a structure isn't there or has no such member.
+pub fn layouts(btf: &mut impl Bytes, wanted: &[Wanted]) -> Result<Vec<Layout>> {
+    let sections = sections(btf).ok_or_else(|| odd("BTF with an unknown header"))?;
+    let mut found: Vec<Option<Layout>> = vec![None; wanted.len()];
+    let mut at = sections.types.start;
+    while found.iter().any(Option::is_none) && at < sections.types.end {
+        let head = btf.get(at, TYPE_BYTES).map(words);
+        let [name, info, size]: [u32; 3] = head.ok_or_else(|| odd("BTF that ends within a type"))?;
+        let (kind, count) = ((info >> 24) & 0x1f, (info & 0xffff) as usize);
+        let extra = bytes_after(kind, count).ok_or_else(|| odd(format!("a BTF type of kind {kind}")))?;
+        at += TYPE_BYTES;
+        if kind == KIND_STRUCT {
+            for (structure, layout) in wanted.iter().zip(&mut found).filter(|(_, layout)| layout.is_none()) {
+                if count >= structure.members.len() && is_named(btf, &sections, name, structure.name) {
+                    let body = btf.get(at, extra).ok_or_else(|| odd("BTF that ends within a type"))?.to_vec();
+                    *layout = layout_of(structure, size as usize, &body, info >> 31 == 1, btf, &sections);
+                }
+            }
+        }
+        at += extra;
+    }
+    let missing = |index: usize| odd(format!("BTF without struct {} as it is known", wanted[index].name));
+    found.into_iter().enumerate().map(|(index, layout)| layout.ok_or_else(|| missing(index))).collect()
+}
+
+/// A file that is looked at here and there.
+pub trait Bytes {
+    /// `length` bytes from `at` on; nothing where there are fewer.
+    fn get(&mut self, at: usize, length: usize) -> Option<&[u8]>;
+}
+
+impl Bytes for &[u8] {
+    fn get(&mut self, at: usize, length: usize) -> Option<&[u8]> {
+        <[u8]>::get(self, at..at.checked_add(length)?)
+    }
+}
+
+/// Where types and strings are in the file.
+struct Sections {
+    types: Range<usize>,
+    strings: Range<usize>,
+}
+
+fn sections(btf: &mut impl Bytes) -> Option<Sections> {
+    let header: [u8; HEADER_BYTES] = *btf.get(0, HEADER_BYTES)?.first_chunk()?;
+    if u16::from_ne_bytes([header[0], header[1]]) != MAGIC {
+        return None;
+    }
+    let [start, types_at, types_bytes, strings_at, strings_bytes]: [u32; 5] = words(&header[4..]);
+    let section = |at: u32, bytes: u32| {
+        let first = (start as usize).checked_add(at as usize)?;
+        Some(first..first.checked_add(bytes as usize)?)
+    };
+    Some(Sections { types: section(types_at, types_bytes)?, strings: section(strings_at, strings_bytes)? })
+}
+
+/// The first words of `bytes`, which are long enough.
+fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
+    let (words, _) = bytes.as_chunks::<4>();
+    std::array::from_fn(|index| words.get(index).map_or(0, |word| u32::from_ne_bytes(*word)))
+}
+
+/// How many bytes follow the head of a type of this kind; none for a kind that is not known.
+fn bytes_after(kind: u32, count: usize) -> Option<usize> {
+    Some(match kind {
+        // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
+        2 | 7..=12 | 16 | 18 => 0,
+        // INT, VAR, DECL_TAG
+        1 | 14 | 17 => 4,
+        // ARRAY
+        3 => 12,
+        // STRUCT, UNION, DATASEC, ENUM64
+        KIND_STRUCT | 5 | 15 | 19 => count * 12,
+        // ENUM, FUNC_PROTO
+        6 | 13 => count * 8,
+        _ => return None,
+    })
+}
+
+/// Whether the string at `at` of the strings is `name`.
+fn is_named(btf: &mut impl Bytes, sections: &Sections, at: u32, name: &str) -> bool {
+    let start = sections.strings.start.saturating_add(at as usize);
+    let text = btf.get(start, name.len() + 1).unwrap_or_default();
+    text.strip_prefix(name.as_bytes()) == Some(b"\0")
+}
+
+/// The layout of `structure`, if this body has all its members at whole bytes.
+fn layout_of(
+    structure: &Wanted,
+    size: usize,
+    body: &[u8],
+    bit_fields: bool,
+    btf: &mut impl Bytes,
+    sections: &Sections,
+) -> Option<Layout> {
+    let (members, _) = body.as_chunks::<MEMBER_BYTES>();
+    let mut offset_of = |name: &&str| {
+        let mut members = members.iter().map(|member| words(member));
+        let [_, _, bits]: [u32; 3] = members.find(|[at, _, _]| is_named(btf, sections, *at, name))?;
+        let bits = if bit_fields { bits & 0x00ff_ffff } else { bits };
+        (bits % 8 == 0).then_some(bits as usize / 8).filter(|offset| *offset < size)
+    };
+    let offsets = structure.members.iter().map(&mut offset_of).collect::<Option<Vec<_>>>()?;
+    Some(Layout { size, offsets })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    const WANTED: [Wanted; 2] =
+        [Wanted { name: "pair", members: &["second"] }, Wanted { name: "word", members: &["value"] }];
+
+    /// A structure: name, size, and members with their offsets in bytes.
+    pub type Structure<'a> = (&'a str, u32, &'a [(&'a str, u32)]);
+
+    /// BTF with the given structures.
+    pub fn btf(structures: &[Structure<'_>]) -> Vec<u8> {
+        let mut strings = vec![0];
+        let mut string = |text: &str| {
+            let at = strings.len() as u32;
+            strings.extend_from_slice(text.as_bytes());
+            strings.push(0);
+            at
+        };
+        // An integer first, as in any kernel's.
+        let mut types: Vec<u32> = vec![string("int"), 1 << 24, 4, 32];
+        for (name, size, members) in structures {
+            types.extend([string(name), (KIND_STRUCT << 24) | members.len() as u32, *size]);
+            for (member, offset) in *members {
+                types.extend([string(member), 1, offset * 8]);
+            }
+        }
+        let types: Vec<u8> = types.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let header = [HEADER_BYTES as u32, 0, types.len() as u32, types.len() as u32, strings.len() as u32];
+        let mut btf = [MAGIC.to_ne_bytes(), [1, 0]].concat();
+        btf.extend(header.iter().flat_map(|word| word.to_ne_bytes()));
+        [btf, types, strings].concat()
+    }
+
+    fn example() -> Vec<u8> {
+        btf(&[
+            ("pair", 8, &[("other", 0), ("one", 4)]),
+            ("pair", 16, &[("first", 0), ("second", 8)]),
+            ("word", 4, &[("value", 0)]),
+        ])
+    }
+
+    #[test]
+    fn structures_are_found_by_name_and_members() {
+        let layouts = layouts(&mut &*example(), &WANTED).unwrap();
+        assert_eq!(layouts[0], Layout { size: 16, offsets: vec![8] });
+        assert_eq!(layouts[1], Layout { size: 4, offsets: vec![0] });
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = layouts(&mut &*btf(&[("pair", 8, &[("second", 4)])]), &WANTED).unwrap_err().to_string();
+        assert!(error.contains("struct word"), "{error}");
+        let beyond = btf(&[("pair", 8, &[("second", 8)]), ("word", 4, &[("value", 0)])]);
+        assert!(layouts(&mut &*beyond, &WANTED).is_err());
+    }
+
+    #[test]
+    fn damaged_btf_is_an_error_and_never_a_panic() {
+        let good = example();
+        for length in 0..good.len() {
+            assert!(layouts(&mut &good[..length], &WANTED).is_err(), "{length} bytes");
+        }
+        for at in 0..good.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut bad = good.clone();
+                bad[at] ^= flip;
+                let _whatever = layouts(&mut &*bad, &WANTED);
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The core kernel's symbols as the kernel itself keeps them: names compressed to tokens, in the order of their
+//! addresses (`kernel/kallsyms.c`, `scripts/kallsyms.c`; where the tables are is exported since 6.0).
+
+use std::ops::Range;
+
+use super::{
+    memory::{Memory, odd},
+    tokens::{Expander, Tokens},
+    vmcoreinfo::VmCoreInfo,
+};
+use crate::error::Result;
+
+/// More symbols than any kernel has.
+const MAX_SYMBOLS: usize = 8 << 20;
+
+/// More than all of a kernel's tables take: they lie side by side in its read-only data.
+const MAX_SPAN_BYTES: u64 = 128 << 20;
+
+/// From 6.1 on, a first byte with this bit means a length of two bytes (commit 73bbb94466fd).
+const LONG_NAME: u8 = 0x80;
+
+/// The symbols, compressed.
+#[derive(Debug)]
+pub struct CompressedSymbols {
+    /// All tables, as they lie in memory, from one read.
+    memory: Vec<u8>,
+    names: Range<usize>,
+    offsets: Range<usize>,
+    count: usize,
+    tokens: Tokens,
+    rule: AddressRule,
+}
+
+/// How an entry of `kallsyms_offsets` becomes an address: it depends on version and configuration, and the
+/// kernel does not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AddressRule {
+    /// `CONFIG_KALLSYMS_BASE_RELATIVE`, 4.6 to 6.x: an offset from a base.
+    Relative {
+        /// `kallsyms_relative_base`
+        base: u64,
+    },
+    /// `CONFIG_KALLSYMS_ABSOLUTE_PERCPU`, 4.6 to 6.14: positive offsets are absolute addresses.
+    AbsolutePercpu {
+        /// `kallsyms_relative_base`
+        base: u64,
+    },
+    /// 7.0 and later: an offset from the entry itself.
+    SelfRelative {
+        /// Where `kallsyms_offsets` is.
+        table: u64,
+    },
+}
+
+impl AddressRule {
+    fn address(self, index: usize, offset: u32) -> u64 {
+        let signed = i64::from(offset.cast_signed());
+        match self {
+            Self::Relative { base } => base.wrapping_add(u64::from(offset)),
+            Self::AbsolutePercpu { .. } if signed >= 0 => u64::from(offset),
+            Self::AbsolutePercpu { base } => base.wrapping_sub(1).wrapping_add_signed(-signed),
+            Self::SelfRelative { table } => table.wrapping_add(4 * index as u64).wrapping_add_signed(signed),
+        }
+    }
+}
+
+impl CompressedSymbols {
+    /// Reads the tables: one read for their size, one for all of them, and one for the base where there is one.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where the tables are not as in the kernels that are known: bounds, sizes, no rule that gives
+    /// `_stext` the address that VMCOREINFO tells. `Io` where memory can't be read.
+    pub fn read(memory: &dyn Memory, info: &VmCoreInfo) -> Result<Self> {
+        let mut count = [0; 4];
+        memory.read(info.require("kallsyms_num_syms")?, &mut count)?;
+        let count = u32::from_ne_bytes(count) as usize;
+        if count == 0 || count > MAX_SYMBOLS {
+            return Err(odd(format!("{count} symbols")));
+        }
+        // Names and tokens have no size of their own: they end where the next table begins, or before.
+        let until_next = |name| -> Result<Range<u64>> {
+            let start = info.require(name)?;
+            let end = info.next_above(start).ok_or_else(|| odd(format!("{name} has no end")))?;
+            Ok(start..end)
+        };
+        let sized = |name, bytes: usize| -> Result<Range<u64>> {
+            let start = info.require(name)?;
+            let end = start.checked_add(bytes as u64).ok_or_else(|| odd(format!("{name} has no end")))?;
+            Ok(start..end)
+        };
+        let tables = [
+            until_next("kallsyms_names")?,
+            until_next("kallsyms_token_table")?,
+            sized("kallsyms_token_index", 512)?,
+            sized("kallsyms_offsets", 4 * count)?,
+        ];
+        let start = tables.iter().map(|table| table.start).min().unwrap_or(0);
+        let end = tables.iter().map(|table| table.end).max().unwrap_or(0);
+        if end - start > MAX_SPAN_BYTES {
+            return Err(odd(format!("the tables of symbols lie {} MiB apart", (end - start) >> 20)));
+        }
+        let bytes = memory.bytes(start, (end - start) as usize)?;
+        let [names, token_table, token_index, offsets] =
+            tables.map(|table| (table.start - start) as usize..(table.end - start) as usize);
+        let tokens = Tokens::parse(&bytes[token_table], &bytes[token_index])?;
+        let rule = AddressRule::Relative { base: 0 };
+        let mut symbols = Self { memory: bytes, names, offsets, count, tokens, rule };
+        symbols.rule = symbols.find_rule(memory, info)?;
+        Ok(symbols)
+    }
+
+    /// The rule that gives `_stext` its address.
+    fn find_rule(&self, memory: &dyn Memory, info: &VmCoreInfo) -> Result<AddressRule> {
+        let rules = match info.symbol("kallsyms_relative_base") {
+            Some(place) => {
+                let base = memory.word(place)?;
+                vec![AddressRule::AbsolutePercpu { base }, AddressRule::Relative { base }]
+            }
+            None => vec![AddressRule::SelfRelative { table: info.require("kallsyms_offsets")? }],
+        };
+        let [index] = self.find([b"_stext"])?;
+        let index = index.ok_or_else(|| odd("no symbol _stext"))?;
+        let expected = info.require("_stext")?;
+        rules
+            .into_iter()
+            .find(|rule| rule.address(index, self.offset(index)) == expected)
+            .ok_or_else(|| odd("no known rule gives _stext its address"))
+    }
+
+    /// How many symbols there are, data included.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The tokens that the names are made of.
+    pub fn tokens(&self) -> &Tokens {
+        &self.tokens
+    }
+
+    /// The address of symbol number `index`.
+    pub fn address(&self, index: usize) -> u64 {
+        self.rule.address(index, self.offset(index))
+    }
+
+    fn offset(&self, index: usize) -> u32 {
+        let at = self.offsets.start + 4 * index;
+        self.memory[at..at + 4].try_into().map_or(0, u32::from_ne_bytes)
+    }
+
+    /// Calls `each` with the number and the codes of every symbol.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where a name reaches beyond its table; what `each` fails with.
+    #[inline]
+    pub fn for_each(&self, mut each: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+        let mut rest = &self.memory[self.names.clone()];
+        for index in 0..self.count {
+            let (codes, next) =
+                split_name(rest).ok_or_else(|| odd(format!("the name of symbol {index} has no end")))?;
+            each(index, codes)?;
+            rest = next;
+        }
+        Ok(())
+    }
+
+    /// The numbers of the symbols with these names, in one pass; the last one where several have the name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::for_each`].
+    pub fn find<const N: usize>(&self, names: [&[u8]; N]) -> Result<[Option<usize>; N]> {
+        let mut found = [None; N];
+        let mut expander = Expander::new();
+        let may_begin: [bool; 256] = std::array::from_fn(|code| {
+            let text = self.tokens.text(code as u8).get(1..).unwrap_or_default();
+            names.iter().any(|name| name.starts_with(text))
+        });
+        self.for_each(|index, codes| {
+            if codes.first().is_some_and(|&code| may_begin[code as usize])
+                && let Some((_, name)) = expander.expand(&self.tokens, codes)
+                && let Some(which) = names.iter().position(|wanted| *wanted == name)
+            {
+                found[which] = Some(index);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+}
+
+/// The codes of the first name in `names`, and what follows.
+#[inline]
+fn split_name(names: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&first, rest) = names.split_first()?;
+    if first & LONG_NAME == 0 {
+        return rest.split_at_checked(first as usize);
+    }
+    let (&second, rest) = rest.split_first()?;
+    rest.split_at_checked(usize::from(first & !LONG_NAME) | usize::from(second) << 7)
+}

@@ -1,0 +1,193 @@
+//! The kernel's memory: read through `/proc/kcore`, an ELF core file of the running kernel.
+//!
+//! Every read costs the kernel a call, a look-up and a copy by pages, so callers read in few, large pieces.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use object::{
+    Endianness, elf,
+    read::elf::{FileHeader, ProgramHeader},
+};
+
+use super::vmcoreinfo::VmCoreInfo;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The headers and notes of real kernels take 14 to 20 KiB: the notes hold a whole `task_struct`.
+const FIRST_READ_BYTES: usize = 32 << 10;
+
+/// More than any kernel's headers and notes.
+const MAX_HEADER_BYTES: u64 = 4 << 20;
+
+/// More than any table that is read from memory in one piece.
+const MAX_READ_BYTES: usize = 256 << 20;
+
+/// The kernel's memory.
+pub trait Memory {
+    /// Fills `buffer` with what is at `address`.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no memory, or less.
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()>;
+
+    /// `length` bytes at `address`.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no memory, or less, or the length can't be right.
+    fn bytes(&self, address: u64, length: usize) -> Result<Vec<u8>> {
+        if length > MAX_READ_BYTES {
+            return Err(odd(format!("a table of {length} bytes")));
+        }
+        let mut buffer = vec![0; length];
+        self.read(address, &mut buffer)?;
+        Ok(buffer)
+    }
+
+    /// The pointer or `unsigned long` at `address`.
+    ///
+    /// # Errors
+    ///
+    /// Where there is no memory.
+    fn word(&self, address: u64) -> Result<u64> {
+        let mut buffer = [0; 8];
+        self.read(address, &mut buffer)?;
+        Ok(u64::from_ne_bytes(buffer))
+    }
+}
+
+/// What in the kernel's memory is not as it is known: the reason to read the text files instead.
+pub fn odd(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Malformed, what)
+}
+
+/// An opened `/proc/kcore`, its headers parsed.
+#[derive(Debug)]
+pub struct Kcore {
+    path: PathBuf,
+    file: File,
+    segments: Vec<Segment>,
+    info: VmCoreInfo,
+    reads: AtomicUsize,
+}
+
+/// A stretch of memory and where it is in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Segment {
+    address: u64,
+    bytes: u64,
+    offset: u64,
+}
+
+impl Kcore {
+    /// Opens it and reads its headers and notes.
+    ///
+    /// # Errors
+    ///
+    /// `Io` where it can't be opened or read (it wants CAP_SYS_RAWIO and no lockdown), `Malformed` where it is
+    /// no ELF core file of a kernel that tells its symbols (`CONFIG_VMCORE_INFO`).
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = File::open(path).map_err(|e| {
+            Error::new(ErrorKind::Io, format!("can't open {}", path.display())).with_source(e)
+        })?;
+        let reads = AtomicUsize::new(0);
+        let headers = read_headers(path, &file, &reads)?;
+        let (segments, info) =
+            parse_headers(&headers).ok_or_else(|| odd(format!("{} is no ELF core file", path.display())))?;
+        let info = info.ok_or_else(|| odd(format!("{} has no VMCOREINFO", path.display())))?;
+        Ok(Self { path: path.into(), file, segments, info, reads })
+    }
+
+    /// What the kernel says about itself.
+    pub fn info(&self) -> &VmCoreInfo {
+        &self.info
+    }
+
+    /// How many reads there were so far, those of the headers included.
+    pub fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
+    }
+}
+
+impl Memory for Kcore {
+    fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()> {
+        let length = buffer.len() as u64;
+        let holds = |s: &&Segment| {
+            address.checked_sub(s.address).is_some_and(|at| at <= s.bytes && length <= s.bytes - at)
+        };
+        let place = self.segments.iter().find(holds).and_then(|s| s.offset.checked_add(address - s.address));
+        let offset = place.ok_or_else(|| odd(format!("no memory of {length} bytes at {address:#x}")))?;
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.file.read_exact_at(buffer, offset).map_err(|e| cant_read(&self.path, e))
+    }
+}
+
+fn cant_read(path: &Path, e: std::io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("can't read {}", path.display())).with_source(e)
+}
+
+/// The part of the file before its memory: one read, or three where it is larger than usual.
+fn read_headers(path: &Path, file: &File, reads: &AtomicUsize) -> Result<Vec<u8>> {
+    let mut headers = Vec::new();
+    let mut wanted = FIRST_READ_BYTES;
+    loop {
+        headers.resize(wanted, 0);
+        reads.fetch_add(1, Ordering::Relaxed);
+        let read = file.read_at(&mut headers, 0).map_err(|e| cant_read(path, e))?;
+        headers.truncate(read);
+        let end =
+            end_of_headers(&headers).ok_or_else(|| odd(format!("{} is no ELF file", path.display())))?;
+        if end <= read as u64 {
+            return Ok(headers);
+        }
+        if end > MAX_HEADER_BYTES || end <= wanted as u64 {
+            return Err(odd(format!("{} is cut short", path.display())));
+        }
+        wanted = end as usize;
+    }
+}
+
+/// Where the program headers end, or as far as those can be read where the notes end.
+fn end_of_headers(bytes: &[u8]) -> Option<u64> {
+    let header = elf::FileHeader64::<Endianness>::parse(bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let size = u64::from(header.e_phnum(endian)) * size_of::<elf::ProgramHeader64<Endianness>>() as u64;
+    let table_end = header.e_phoff(endian).checked_add(size)?;
+    let notes_end = header.program_headers(endian, bytes).ok().into_iter().flatten();
+    let notes_end = notes_end
+        .filter(|p| p.p_type(endian) == elf::PT_NOTE)
+        .filter_map(|p| p.p_offset(endian).checked_add(p.p_filesz(endian)));
+    Some(notes_end.max().unwrap_or(0).max(table_end))
+}
+
+/// The segments, and the note with the kernel's symbols; nothing where the bytes are no ELF core file.
+fn parse_headers(bytes: &[u8]) -> Option<(Vec<Segment>, Option<VmCoreInfo>)> {
+    let header = elf::FileHeader64::<Endianness>::parse(bytes).ok()?;
+    let endian = header.endian().ok()?;
+    let mut segments = Vec::new();
+    let mut info = None;
+    for program_header in header.program_headers(endian, bytes).ok()? {
+        match program_header.p_type(endian) {
+            elf::PT_LOAD => segments.push(Segment {
+                address: program_header.p_vaddr(endian),
+                bytes: program_header.p_filesz(endian),
+                offset: program_header.p_offset(endian),
+            }),
+            elf::PT_NOTE => {
+                let mut notes = program_header.notes(endian, bytes).ok()??;
+                while let Ok(Some(note)) = notes.next() {
+                    if note.name() == b"VMCOREINFO" {
+                        info = Some(VmCoreInfo::parse(note.desc()));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Some((segments, info))
+}

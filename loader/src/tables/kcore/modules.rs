@@ -1,0 +1,137 @@
+//! The loaded modules and their symbols: the list that `/proc/modules` shows, walked in memory
+//! (`include/linux/module.h`, `kernel/module/kallsyms.c`, 6.1 to 7.3).
+
+use std::ops::Range;
+
+use super::{
+    layout::Structures,
+    memory::{Memory, odd},
+};
+use crate::{error::Result, tables::is_function_type};
+
+/// `MODULE_STATE_UNFORMED`: on the list, and nothing in it is set up.
+const UNFORMED: u32 = 3;
+
+/// More modules than any machine loads: a list that is longer runs in a circle.
+const MAX_MODULES: usize = 1 << 14;
+
+/// `sizeof(Elf64_Sym)`; in it a name of 4 bytes at 0, a section of 2 at 6, a value of 8 at 8.
+const SYMBOL_BYTES: usize = 24;
+
+/// More than the symbols of any module take.
+const MAX_SYMBOL_BYTES: u64 = 64 << 20;
+
+/// `MODULE_NAME_LEN`, at most
+const NAME_BYTES: usize = 64;
+
+/// A loaded module and its symbols.
+#[derive(Debug)]
+pub struct Module {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// Symbol table, names and types, as they lie in memory one after the other.
+    memory: Vec<u8>,
+    symbols: usize,
+    names: Range<usize>,
+}
+
+impl Module {
+    /// Calls `each` with type letter, address and name of every symbol that has a name.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where a name reaches beyond its table; what `each` fails with.
+    pub fn for_each(&self, mut each: impl FnMut(u8, u64, &[u8]) -> Result<()>) -> Result<()> {
+        let (table, rest) = self.memory.split_at(self.symbols * SYMBOL_BYTES);
+        let (symbols, _) = table.as_chunks::<SYMBOL_BYTES>();
+        let at = self.symbols * SYMBOL_BYTES;
+        let names = &rest[self.names.start - at..self.names.end - at];
+        let types = &self.memory[self.names.end..];
+        for (symbol, &kind) in symbols.iter().zip(types) {
+            let [n0, n1, n2, n3, ..] = *symbol;
+            let start = u32::from_ne_bytes([n0, n1, n2, n3]) as usize;
+            let name = names.get(start..).and_then(|text| Some(&text[..memchr::memchr(0, text)?]));
+            let name = name.ok_or_else(|| {
+                odd(format!("a symbol of {} whose name has no end", self.name.escape_ascii()))
+            })?;
+            if !name.is_empty() {
+                let value = symbol[8..16].try_into().map_or(0, u64::from_ne_bytes);
+                each(kind, value, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for functions alone.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::for_each`].
+    pub fn for_each_function(&self, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        self.for_each(|kind, address, name| if is_function_type(kind) { each(address, name) } else { Ok(()) })
+    }
+}
+
+/// Reads all modules on the list at `head`: three reads for each.
+///
+/// # Errors
+///
+/// `Malformed` where the list runs in a circle or a module's tables are not where they are known to be; `Io`
+/// where memory can't be read.
+pub fn read(memory: &dyn Memory, structures: &Structures, head: u64) -> Result<Vec<Module>> {
+    let mut modules = Vec::new();
+    let mut next = memory.word(head)?;
+    while next != head {
+        if modules.len() == MAX_MODULES {
+            return Err(odd("a list of modules without an end"));
+        }
+        let (module, following) = read_module(memory, structures, next)?;
+        modules.extend(module);
+        next = following;
+    }
+    Ok(modules)
+}
+
+/// The module whose list entry is at `entry`, if it is set up, and the entry after it.
+fn read_module(memory: &dyn Memory, at: &Structures, entry: u64) -> Result<(Option<Module>, u64)> {
+    let module = &at.module;
+    let start = entry.checked_sub(module.list as u64).ok_or_else(|| odd("a module below all memory"))?;
+    let end = [module.list, module.name + NAME_BYTES, module.state, module.kallsyms].into_iter().max();
+    let bytes = memory.bytes(start, end.unwrap_or(0) + 8)?;
+    let next = word_at(&bytes, module.list)?;
+    let tables = word_at(&bytes, module.kallsyms)?;
+    if word_at(&bytes, module.state)? as u32 == UNFORMED || tables == 0 {
+        return Ok((None, next));
+    }
+    let name = &bytes[module.name..module.name + NAME_BYTES];
+    let name = &name[..memchr::memchr(0, name).unwrap_or(NAME_BYTES)];
+    Ok((Some(read_symbols(memory, at, name, tables)?), next))
+}
+
+/// Reads the tables of one module. They lie one behind the other (`layout_symtab`), so the end of the names is
+/// where the types start.
+fn read_symbols(memory: &dyn Memory, at: &Structures, name: &[u8], tables: u64) -> Result<Module> {
+    let odd = || odd(format!("the symbols of module {} are not as they are known", name.escape_ascii()));
+    let tables = memory.bytes(tables, at.mod_kallsyms.size)?;
+    let start = word_at(&tables, at.mod_kallsyms.symtab)?;
+    let count = word_at(&tables, at.mod_kallsyms.num_symtab)? & u64::from(u32::MAX);
+    let names = word_at(&tables, at.mod_kallsyms.strtab)?;
+    let types = word_at(&tables, at.mod_kallsyms.typetab)?;
+    let names_at = names.checked_sub(start).ok_or_else(odd)?;
+    let types_at = types.checked_sub(start).ok_or_else(odd)?;
+    let total = types_at.checked_add(count).ok_or_else(odd)?;
+    if total > MAX_SYMBOL_BYTES || names_at > types_at || count * SYMBOL_BYTES as u64 > names_at {
+        return Err(odd());
+    }
+    Ok(Module {
+        name: name.into(),
+        memory: memory.bytes(start, total as usize)?,
+        symbols: count as usize,
+        names: names_at as usize..types_at as usize,
+    })
+}
+
+fn word_at(bytes: &[u8], at: usize) -> Result<u64> {
+    let word = bytes.get(at..).and_then(|bytes| bytes.first_chunk::<8>());
+    word.map(|word| u64::from_ne_bytes(*word)).ok_or_else(|| odd("a structure smaller than its members"))
+}

@@ -1,0 +1,86 @@
+//! The tables from the files that every kernel has: slow, since the kernel looks up each line anew, and always
+//! there.
+
+mod blacklist;
+mod filter_functions;
+mod join;
+mod kallsyms;
+mod lines;
+mod modules;
+
+use std::thread;
+
+pub use filter_functions::Columns;
+
+use super::{Blacklist, files::Root, matches::MatchSink, symbols::Symbols};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    pattern::{CORE, Matcher},
+};
+
+/// What the files say.
+#[derive(Debug)]
+pub struct TextTables {
+    /// All functions.
+    pub functions: Symbols,
+    /// The addresses of the ftrace records, ascending.
+    pub sites: Vec<u64>,
+    /// Where probes are forbidden.
+    pub blacklist: Blacklist,
+    /// The loaded modules.
+    pub modules: Vec<Box<[u8]>>,
+    /// What could not be read and was done without.
+    pub warnings: Vec<Error>,
+}
+
+/// Reads the files below `root`, the two large ones side by side.
+///
+/// # Errors
+///
+/// `Unsupported` and `Permission` where a file isn't there or may not be read, or all addresses are hidden;
+/// `Malformed` for a line of unknown form. A blacklist that can't be opened is a warning.
+pub fn read(root: &Root) -> Result<TextTables> {
+    let (functions, records) = thread::scope(|scope| {
+        let records = scope.spawn(|| {
+            let ((path, file), columns) = root.filter_functions()?;
+            filter_functions::parse(&path, file, columns)
+        });
+        let functions = root.kallsyms().and_then(|(path, file)| kallsyms::parse(&path, file));
+        (functions, records.join())
+    });
+    // The list of traceable functions is the likelier one to be missing, and its error the more helpful.
+    let records = records
+        .map_err(|_| Error::new(ErrorKind::Io, "the thread that read the traceable functions died"))??;
+    let mut functions = functions?;
+    let sites = join::sites(&mut functions, &records)?;
+
+    let mut warnings = Vec::new();
+    let blacklist = match root.blacklist() {
+        Ok((path, file)) => blacklist::parse(&path, file)?,
+        Err(error) => {
+            warnings.push(error);
+            Blacklist::default()
+        }
+    };
+    let modules = match root.modules()? {
+        Some((path, file)) => modules::parse(&path, file)?,
+        None => Vec::new(),
+    };
+    Ok(TextTables { functions, sites, blacklist, modules, warnings })
+}
+
+impl TextTables {
+    /// Gives all functions that match to `sink`.
+    ///
+    /// # Errors
+    ///
+    /// What `sink` fails with.
+    pub fn matching(&self, matcher: &mut Matcher<'_>, sink: &mut MatchSink<'_>) -> Result<()> {
+        for function in self.functions.iter() {
+            if matcher.matches(function.module.unwrap_or(CORE), function.name) {
+                sink.push(function)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! The tables from the kernel's memory are what its text files say, on every kernel.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
+
+use fastprobe::tables::{Root, kcore};
+use fastprobe_tests::run;
+
+/// Address, name and module of a symbol; several symbols can have all three in common.
+type Symbols = BTreeMap<(u64, Vec<u8>, Vec<u8>), usize>;
+
+fn hexadecimal(text: &[u8]) -> u64 {
+    let text = std::str::from_utf8(text).expect("digits");
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address")
+}
+
+fn fields(line: &[u8]) -> Vec<&[u8]> {
+    line.split(|b| b.is_ascii_whitespace()).filter(|field| !field.is_empty()).collect()
+}
+
+fn lines(path: &str) -> Vec<Vec<u8>> {
+    let text = fs::read(path).expect("readable");
+    text.split(|&b| b == b'\n').filter(|line| !line.is_empty()).map(<[u8]>::to_vec).collect()
+}
+
+/// Every line of `/proc/kallsyms` but those of generated code, which is in no table of symbols.
+fn symbols_of_text() -> Symbols {
+    let mut symbols = Symbols::new();
+    for line in lines("/proc/kallsyms") {
+        let fields = fields(&line);
+        let module = fields.get(3).map_or(&b""[..], |module| &module[1..module.len() - 1]);
+        if !matches!(module, b"bpf" | b"__builtin__ftrace" | b"__builtin__kprobes") {
+            *symbols.entry((hexadecimal(fields[0]), fields[2].to_vec(), module.to_vec())).or_default() += 1;
+        }
+    }
+    symbols
+}
+
+fn difference<K: Ord + std::fmt::Debug, V: PartialEq>(a: &BTreeMap<K, V>, b: &BTreeMap<K, V>) -> Vec<String> {
+    a.iter()
+        .filter(|(key, value)| b.get(key) != Some(value))
+        .take(10)
+        .map(|(k, _)| format!("{k:?}"))
+        .collect()
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn memory_and_text_have_the_same_tables() {
+    let memory = kcore::read(&Root::machine()).expect("the kernel's memory can be read");
+
+    let mut symbols = Symbols::new();
+    memory
+        .for_each_symbol(|_, f| {
+            let module = f.module.unwrap_or_default().to_vec();
+            *symbols.entry((f.address, f.name.to_vec(), module)).or_default() += 1;
+            Ok(())
+        })
+        .expect("well-formed names");
+    let text = symbols_of_text();
+    assert_eq!(difference(&symbols, &text), [""; 0], "in memory and not in /proc/kallsyms");
+    assert_eq!(difference(&text, &symbols), [""; 0], "in /proc/kallsyms and not in memory");
+
+    let sites: BTreeSet<u64> = memory.sites.iter().copied().collect();
+    let addrs = "/sys/kernel/tracing/available_filter_functions_addrs";
+    let traceable = if fs::exists(addrs).expect("a file system") {
+        let records = lines(addrs).into_iter().map(|line| {
+            let fields = fields(&line);
+            (hexadecimal(fields[0]), fields[1].starts_with(b"__ftrace_invalid_address___"))
+        });
+        let text: BTreeSet<u64> = records.filter(|(_, invalid)| !invalid).map(|(site, _)| site).collect();
+        assert_eq!(sites.symmetric_difference(&text).next(), None, "ftrace records");
+        text.len()
+    } else {
+        // No addresses in text: as many records of each name as there are symbols of that name at a record.
+        let names = |list: Vec<Vec<u8>>| {
+            let mut names: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+            list.into_iter().for_each(|name| *names.entry(name).or_default() += 1);
+            names
+        };
+        let text = lines("/sys/kernel/tracing/available_filter_functions").into_iter();
+        let text = text.map(|line| fields(&line)[0].to_vec());
+        let text = names(text.filter(|name| !name.starts_with(b"__ftrace_invalid_address___")).collect());
+        let total: usize = text.values().sum();
+        assert_eq!(total, sites.len(), "ftrace records");
+        let mut at_record: BTreeMap<u64, BTreeSet<Vec<u8>>> = BTreeMap::new();
+        for (address, name, _) in symbols.keys().filter(|(address, ..)| sites.contains(address)) {
+            at_record.entry(*address).or_default().insert(name.clone());
+        }
+        for (site, aliases) in &at_record {
+            assert!(aliases.iter().any(|name| text.contains_key(name)), "{site:#x} {aliases:?}");
+        }
+        assert_eq!(at_record.len(), sites.len(), "records without a symbol");
+        total
+    };
+
+    let modules: BTreeSet<Vec<u8>> = memory.modules.iter().map(|module| module.name.to_vec()).collect();
+    let text_modules: BTreeSet<Vec<u8>> =
+        lines("/proc/modules").iter().map(|line| fields(line)[0].to_vec()).collect();
+    assert_eq!(modules, text_modules);
+
+    let mut ranges: Vec<(u64, u64)> = lines("/sys/kernel/debug/kprobes/blacklist")
+        .iter()
+        .map(|line| {
+            let range = fields(line)[0];
+            let dash = range.iter().position(|&b| b == b'-').expect("a range");
+            (hexadecimal(&range[..dash]), hexadecimal(&range[dash + 1..]))
+        })
+        .collect();
+    let listed = ranges.len();
+    ranges.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::new();
+    for (start, end) in ranges {
+        match joined.last_mut().filter(|last| start <= last.1) {
+            Some(last) => last.1 = last.1.max(end),
+            None => joined.push((start, end)),
+        }
+    }
+    assert_eq!(memory.blacklist.ranges(), joined);
+    println!(
+        "memory and text agree: {} symbols, {traceable} traceable, {} modules, {listed} blacklisted ranges",
+        symbols.values().sum::<usize>(),
+        modules.len(),
+    );
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn a_plan_is_the_same_from_every_source() {
+    let plan = |source: &str, patterns: &[&str]| {
+        let output = run(&[&["list", "--json", "--source", source], patterns].concat()).expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let plan: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        plan
+    };
+    let sets: [&[&str]; 5] =
+        [&["kvm*"], &["*read*", "xfs:*"], &["-r", ".*_(lock|unlock)"], &["-m", "kvm", "*"], &["*"]];
+    for patterns in sets {
+        let (text, memory) = (plan("text", patterns), plan("kcore", patterns));
+        assert_eq!(text["matched"], memory["matched"], "{patterns:?}");
+        assert!(text == memory, "{patterns:?}");
+    }
+}
