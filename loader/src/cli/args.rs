@@ -1,8 +1,8 @@
 //! The command line, as clap reads it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use fastprobe::tables::{Source, Wish};
 
 use super::duration;
@@ -32,6 +32,28 @@ pub struct Arguments {
     pub command: Option<Command>,
     #[command(flatten)]
     pub count: CountArguments,
+}
+
+impl Arguments {
+    /// Reads a command line.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it. A command behind options would be taken for the name of a function.
+    pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+        let arguments = Self::try_parse_from(words)?;
+        let mut clap = Self::command();
+        match arguments.count.select.patterns.first() {
+            Some(first) if clap.find_subcommand(first).is_some() => {
+                let message = format!(
+                    "options go after the command: fastprobe {first} OPTIONS PATTERN... (for a function of that \
+                     name: vmlinux:{first})"
+                );
+                Err(clap.error(clap::error::ErrorKind::ArgumentConflict, message))
+            }
+            _ => Ok(arguments),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -144,7 +166,6 @@ pub enum Sort {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -153,20 +174,22 @@ mod tests {
 
     #[test]
     fn counting_is_the_default_and_list_a_command() {
-        let count =
-            Arguments::try_parse_from(["fastprobe", "-d", "500ms", "kvm*", "-x", "*lock*", "xfs:*"]).unwrap();
+        let count = Arguments::read(["fastprobe", "-d", "500ms", "kvm*", "-x", "*lock*", "xfs:*"]).unwrap();
         assert!(count.command.is_none());
         assert_eq!(count.count.select.patterns, ["kvm*", "xfs:*"]);
         assert_eq!(count.count.duration, Some(Duration::from_millis(500)));
-        let list = Arguments::try_parse_from(["fastprobe", "list", "--root", "/x", "kvm*"]).unwrap();
+        let list = Arguments::read(["fastprobe", "list", "--root", "/x", "kvm*"]).unwrap();
         assert!(matches!(list.command, Some(Command::List(list)) if list.select.patterns == ["kvm*"]));
+        // Not the pattern "list", with the options of counting.
+        let error = Arguments::read(["fastprobe", "-v", "list", "kvm*"]).unwrap_err().to_string();
+        assert!(error.contains("options go after the command"), "{error}");
     }
 
     #[test]
     fn a_pattern_is_required_unless_a_module_is_named() {
-        assert!(Arguments::try_parse_from(["fastprobe"]).is_err());
-        assert!(Arguments::try_parse_from(["fastprobe", "-m", "kvm"]).is_ok());
-        assert!(Arguments::try_parse_from(["fastprobe", "list"]).is_err());
-        assert!(Arguments::try_parse_from(["fastprobe", "--root", "/x", "kvm*"]).is_err());
+        assert!(Arguments::read(["fastprobe"]).is_err());
+        assert!(Arguments::read(["fastprobe", "-m", "kvm"]).is_ok());
+        assert!(Arguments::read(["fastprobe", "list"]).is_err());
+        assert!(Arguments::read(["fastprobe", "--root", "/x", "kvm*"]).is_err());
     }
 }

@@ -14,12 +14,11 @@ mod select;
 use std::{io, process::ExitCode, time::Instant};
 
 use args::{Arguments, Command};
-use clap::Parser;
 use exit::Exit;
 
 /// Runs the command line of this process.
 pub fn run(started: Instant) -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Arguments::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let result = match &arguments.command {
         Some(Command::List(list)) => list::run(list),
         None => count::run(&arguments.count, started),

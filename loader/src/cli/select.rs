@@ -82,6 +82,16 @@ pub fn tables(root: &Root, select: &Select, patterns: &Patterns) -> Result<(Tabl
     if let Some(reason) = tables.fallback().filter(|_| select.verbose > 0) {
         eprintln!("fastprobe: {reason:#}; reading the text files");
     }
+    if select.verbose > 1 {
+        for step in tables.steps() {
+            eprintln!(
+                "fastprobe: {}: {:.1} ms, {} reads",
+                step.name,
+                step.took.as_secs_f64() * 1e3,
+                step.reads
+            );
+        }
+    }
     Ok((tables, took))
 }
 

@@ -150,6 +150,14 @@ impl Tables {
         self.fallback.as_ref()
     }
 
+    /// How the reading went, step by step; nothing for the text files, which are read side by side.
+    pub fn steps(&self) -> &[kcore::Step] {
+        match &self.tables {
+            Held::Kcore(tables) => &tables.steps,
+            Held::Text(_) => &[],
+        }
+    }
+
     /// What could not be read and was done without.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings

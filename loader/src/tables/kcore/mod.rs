@@ -13,7 +13,10 @@ mod modules;
 mod tokens;
 mod vmcoreinfo;
 
-use std::thread;
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use btf_file::BtfFile;
 use heads::HeadFilter;
@@ -42,6 +45,19 @@ pub struct KcoreTables {
     pub sites: Vec<u64>,
     /// Where probes are forbidden.
     pub blacklist: Blacklist,
+    /// How the reading went.
+    pub steps: Vec<Step>,
+}
+
+/// A step of the reading: its name, how long it took, and how many reads of `/proc/kcore` it needed.
+#[derive(Debug, Clone, Copy)]
+pub struct Step {
+    /// What was read.
+    pub name: &'static str,
+    /// How long it took.
+    pub took: Duration,
+    /// Reads of `/proc/kcore`.
+    pub reads: usize,
 }
 
 /// Reads all tables through `/proc/kcore` below `root`.
@@ -52,26 +68,54 @@ pub struct KcoreTables {
 /// a reason to read the text files.
 pub fn read(root: &Root) -> Result<KcoreTables> {
     thread::scope(|scope| {
+        // Needed only once the symbols are there, and as slow.
         let structures = scope.spawn(|| Structures::from_btf(&mut BtfFile::open(&root.btf())?));
+        let mut clock = Clock::start();
         let kcore = Kcore::open(&root.kcore())?;
+        clock.step("headers", &kcore);
         let core = CompressedSymbols::read(&kcore, kcore.info())?;
+        clock.step("symbols", &kcore);
         let [modules, sites, blacklist] =
             core.find([b"modules", b"ftrace_pages_start", b"kprobe_blacklist"])?;
         let address = |symbol: Option<usize>, name: &str| {
             symbol.map(|index| core.address(index)).ok_or_else(|| odd(format!("no symbol {name}")))
         };
+        clock.step("places of the other tables", &kcore);
         let structures =
             structures.join().map_err(|_| Error::new(ErrorKind::Io, "the thread that read BTF died"))??;
+        clock.step("BTF, from here on", &kcore);
         let modules = match modules {
             Some(head) => modules::read(&kcore, &structures, core.address(head))?,
             // A kernel without modules has no list of them.
             None => Vec::new(),
         };
+        clock.step("modules", &kcore);
         let sites = ftrace::read(&kcore, &structures.ftrace, address(sites, "ftrace_pages_start")?)?;
+        clock.step("ftrace records", &kcore);
         let blacklist =
             blacklist::read(&kcore, &structures.blacklist, address(blacklist, "kprobe_blacklist")?)?;
-        Ok(KcoreTables { core, modules, sites, blacklist })
+        clock.step("kprobe blacklist", &kcore);
+        Ok(KcoreTables { core, modules, sites, blacklist, steps: clock.steps })
     })
+}
+
+/// Keeps the steps.
+struct Clock {
+    last: Instant,
+    reads: usize,
+    steps: Vec<Step>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { last: Instant::now(), reads: 0, steps: Vec::new() }
+    }
+
+    fn step(&mut self, name: &'static str, kcore: &Kcore) {
+        let (now, reads) = (Instant::now(), kcore.reads());
+        self.steps.push(Step { name, took: now - self.last, reads: reads - self.reads });
+        (self.last, self.reads) = (now, reads);
+    }
 }
 
 impl KcoreTables {
