@@ -28,48 +28,57 @@ pub enum ErrorKind {
 /// One fault: its class, what happened, and where known what to do about it.
 ///
 /// `{}` prints the fault alone; `{:#}` adds the causes below it, outermost first.
+// One pointer wide: a `Result` of it is returned for each of 200,000 symbols.
+pub struct Error(Box<Fault>);
+
 #[derive(Debug)]
-pub struct Error {
+struct Fault {
     kind: ErrorKind,
     message: String,
     hint: Option<String>,
     source: Option<Box<dyn error::Error + Send + Sync>>,
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Error {
     /// A fault of class `kind`, told by `message`.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None, source: None }
+        Self(Box::new(Fault { kind, message: message.into(), hint: None, source: None }))
     }
 
     /// Adds what the reader can do about it.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.0.hint = Some(hint.into());
         self
     }
 
     /// Adds the cause.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn error::Error + Send + Sync>>) -> Self {
-        self.source = Some(source.into());
+        self.0.source = Some(source.into());
         self
     }
 
     /// The class of the fault.
     pub fn kind(&self) -> ErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// What the reader can do about it, where that is known.
     pub fn hint(&self) -> Option<&str> {
-        self.hint.as_deref()
+        self.0.hint.as_deref()
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)?;
+        f.write_str(&self.0.message)?;
         if f.alternate() {
             let mut cause = error::Error::source(self);
             while let Some(e) = cause {
@@ -83,7 +92,7 @@ impl fmt::Display for Error {
 
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.source.as_ref().map(|e| e.as_ref() as &(dyn error::Error + 'static))
+        self.0.source.as_ref().map(|e| e.as_ref() as &(dyn error::Error + 'static))
     }
 }
 

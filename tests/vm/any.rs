@@ -118,24 +118,30 @@ fn unshared(line: &str) -> Output {
 #[test]
 #[ignore = "needs a VM: cargo xtask test"]
 fn without_tracefs_the_error_says_mount() {
-    let output =
-        unshared("umount -l /sys/kernel/tracing; umount -l /sys/kernel/debug; fastprobe list vfs_read");
+    let output = unshared(
+        "umount -l /sys/kernel/tracing; umount -l /sys/kernel/debug; fastprobe list --source text vfs_read",
+    );
     assert_eq!(output.status.code(), Some(4), "{}", words(&output));
     assert!(words(&output).contains("mount -t tracefs tracefs /sys/kernel/tracing"), "{}", words(&output));
+    // The kernel's memory needs no file system but proc and sysfs.
+    let output =
+        unshared("umount -l /sys/kernel/tracing; umount -l /sys/kernel/debug; fastprobe list vfs_read");
+    assert_eq!((output.status.code(), words(&output)), (Some(0), String::new()));
 }
 
 #[test]
 #[ignore = "needs a VM: cargo xtask test"]
 fn tracefs_is_also_found_below_debugfs() {
-    let output =
-        unshared("umount -l /sys/kernel/tracing; ls /sys/kernel/debug/tracing >&2; fastprobe list vfs_read");
+    let output = unshared(
+        "umount -l /sys/kernel/tracing; ls /sys/kernel/debug/tracing >&2; fastprobe list --source text vfs_read",
+    );
     assert_eq!(output.status.code(), Some(0), "{}", words(&output));
 }
 
 #[test]
 #[ignore = "needs a VM: cargo xtask test"]
 fn without_the_blacklist_there_is_a_warning_and_the_run_goes_on() {
-    let output = unshared("umount -l /sys/kernel/debug; fastprobe list vfs_read");
+    let output = unshared("umount -l /sys/kernel/debug; fastprobe list --source text vfs_read");
     assert_eq!(output.status.code(), Some(0), "{}", words(&output));
     assert!(
         words(&output).contains("warning: can't open /sys/kernel/debug/kprobes/blacklist"),
@@ -143,4 +149,21 @@ fn without_the_blacklist_there_is_a_warning_and_the_run_goes_on() {
         words(&output)
     );
     assert!(words(&output).contains("mount -t debugfs"), "{}", words(&output));
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn without_the_kernels_memory_the_text_files_do_and_the_reason_is_told() {
+    let hidden = "mount --bind /dev/null /proc/kcore";
+    let output = unshared(&format!("{hidden}; fastprobe list -v vfs_read"));
+    assert_eq!(output.status.code(), Some(0), "{}", words(&output));
+    assert!(
+        words(&output).contains("/proc/kcore is no ELF file; reading the text files"),
+        "{}",
+        words(&output)
+    );
+    let quiet = unshared(&format!("{hidden}; fastprobe list vfs_read"));
+    assert_eq!((quiet.status.code(), words(&quiet)), (Some(0), String::new()));
+    let insisted = unshared(&format!("{hidden}; fastprobe list --source kcore vfs_read"));
+    assert_eq!(insisted.status.code(), Some(1), "{}", words(&insisted));
 }

@@ -166,13 +166,17 @@ fn functions_of_a_module_are_counted() {
 fn addresses_hidden_from_root_change_nothing() {
     let old = std::fs::read_to_string("/proc/sys/kernel/kptr_restrict").expect("readable");
     std::fs::write("/proc/sys/kernel/kptr_restrict", "2").expect("root may");
-    let running = Running::start(&["vfs_*", RARE_FUNCTION]);
-    call_rare_system_call(77);
-    let finished = running.and_then(Running::finish);
+    let finished = ["text", "kcore"].map(|source| {
+        let running = Running::start(&["--source", source, "vfs_*", RARE_FUNCTION]);
+        call_rare_system_call(77);
+        running.and_then(Running::finish)
+    });
     std::fs::write("/proc/sys/kernel/kptr_restrict", old).expect("root may");
-    let (counts, summary) = finished.expect("it works");
-    assert_eq!(hits(&counts, RARE_FUNCTION), 77);
-    assert_eq!(summary["lost"], 0);
+    for finished in finished {
+        let (counts, summary) = finished.expect("it works");
+        assert_eq!(hits(&counts, RARE_FUNCTION), 77);
+        assert_eq!(summary["lost"], 0);
+    }
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl<W: Write> Render for Table<W> {
         if rows.is_empty() {
             writeln!(self.out, "no calls in {}", show(report.window))?;
         } else {
-            writeln!(self.out, "{}", grid(&rows, report.targets))?;
+            writeln!(self.out, "{}", grid(&rows, report.targets).trim_fmt())?;
         }
         if left_out > 0 {
             writeln!(self.out, "… and {left_out} more with hits (-n N or --all shows them)")?;

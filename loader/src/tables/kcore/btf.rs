@@ -35,6 +35,9 @@ pub struct Layout {
     pub offsets: Vec<usize>,
 }
 
+/// How much of the types is looked at in one go.
+const WINDOW_BYTES: usize = 32 << 10;
+
 /// Finds the structures in BTF; the first with all the members where several have the name.
 ///
 /// # Errors
@@ -42,26 +45,62 @@ pub struct Layout {
 /// `Malformed` where the bytes are no BTF, or a structure isn't there or has no such member.
 pub fn layouts(btf: &mut impl Bytes, wanted: &[Wanted]) -> Result<Vec<Layout>> {
     let sections = sections(btf).ok_or_else(|| odd("BTF with an unknown header"))?;
+    let fewest = wanted.iter().map(|structure| structure.members.len()).min().unwrap_or(0);
     let mut found: Vec<Option<Layout>> = vec![None; wanted.len()];
     let mut at = sections.types.start;
-    while found.iter().any(Option::is_none) && at < sections.types.end {
-        let head = btf.get(at, TYPE_BYTES).map(words);
-        let [name, info, size]: [u32; 3] = head.ok_or_else(|| odd("BTF that ends within a type"))?;
-        let (kind, count) = ((info >> 24) & 0x1f, (info & 0xffff) as usize);
-        let extra = bytes_after(kind, count).ok_or_else(|| odd(format!("a BTF type of kind {kind}")))?;
-        at += TYPE_BYTES;
-        if kind == KIND_STRUCT {
-            for (structure, layout) in wanted.iter().zip(&mut found).filter(|(_, layout)| layout.is_none()) {
-                if count >= structure.members.len() && is_named(btf, &sections, name, structure.name) {
-                    let body = btf.get(at, extra).ok_or_else(|| odd("BTF that ends within a type"))?.to_vec();
-                    *layout = layout_of(structure, size as usize, &body, info >> 31 == 1, btf, &sections);
-                }
+    while found.iter().any(Option::is_none)
+        && let Some(head) = next_struct(btf, &mut at, sections.types.end, fewest)?
+    {
+        for (structure, layout) in wanted.iter().zip(&mut found).filter(|(_, layout)| layout.is_none()) {
+            if head.members >= structure.members.len() && is_named(btf, &sections, head.name, structure.name)
+            {
+                let body = btf.get(at, head.members * MEMBER_BYTES);
+                let body = body.ok_or_else(|| odd("BTF that ends within a type"))?.to_vec();
+                *layout = layout_of(structure, &head, &body, btf, &sections);
             }
         }
-        at += extra;
+        at += head.members * MEMBER_BYTES;
     }
     let missing = |index: usize| odd(format!("BTF without struct {} as it is known", wanted[index].name));
     found.into_iter().enumerate().map(|(index, layout)| layout.ok_or_else(|| missing(index))).collect()
+}
+
+/// The head of a structure.
+struct Head {
+    name: u32,
+    size: usize,
+    members: usize,
+    bit_fields: bool,
+}
+
+/// The first structure from `at` on that has enough members; `at` is then where its members are. This walks over
+/// a hundred thousand types, and so does nothing else.
+fn next_struct(btf: &mut impl Bytes, at: &mut usize, end: usize, fewest: usize) -> Result<Option<Head>> {
+    while *at < end {
+        let window = btf.get(*at, WINDOW_BYTES.min(end - *at));
+        let window = window.ok_or_else(|| odd("BTF that ends within a type"))?;
+        let mut place = 0;
+        while let Some(head) = window.get(place..place + TYPE_BYTES) {
+            let [name, info, size] = words(head);
+            let (kind, count) = (info >> 24 & 0x1f, (info & 0xffff) as usize);
+            place += TYPE_BYTES;
+            if kind == KIND_STRUCT && count >= fewest {
+                *at += place;
+                let bit_fields = info >> 31 == 1;
+                return Ok(Some(Head { name, size: size as usize, members: count, bit_fields }));
+            }
+            let (fixed, each) = BYTES_AFTER[kind as usize];
+            if fixed == UNKNOWN {
+                return Err(odd(format!("a BTF type of kind {kind}")));
+            }
+            place += fixed as usize + count * each as usize;
+        }
+        if place == 0 {
+            return Err(odd("BTF that ends within a type"));
+        }
+        *at += place;
+    }
+    Ok(None)
 }
 
 /// A file that is looked at here and there.
@@ -101,22 +140,41 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
     std::array::from_fn(|index| words.get(index).map_or(0, |word| u32::from_ne_bytes(*word)))
 }
 
-/// How many bytes follow the head of a type of this kind; none for a kind that is not known.
-fn bytes_after(kind: u32, count: usize) -> Option<usize> {
-    Some(match kind {
-        // PTR, FWD, TYPEDEF, VOLATILE, CONST, RESTRICT, FUNC, FLOAT, TYPE_TAG
-        2 | 7..=12 | 16 | 18 => 0,
-        // INT, VAR, DECL_TAG
-        1 | 14 | 17 => 4,
-        // ARRAY
-        3 => 12,
-        // STRUCT, UNION, DATASEC, ENUM64
-        KIND_STRUCT | 5 | 15 | 19 => count * 12,
-        // ENUM, FUNC_PROTO
-        6 | 13 => count * 8,
-        _ => return None,
-    })
-}
+/// What follows the head of a type of each kind: so many bytes, and so many for each of its members.
+const BYTES_AFTER: [(u8, u8); 32] = {
+    let mut bytes = [(UNKNOWN, 0); 32];
+    // 1 INT, 2 PTR, 3 ARRAY, 4 STRUCT, 5 UNION, 6 ENUM, 7 FWD, 8 TYPEDEF, 9 VOLATILE, 10 CONST, 11 RESTRICT,
+    // 12 FUNC, 13 FUNC_PROTO, 14 VAR, 15 DATASEC, 16 FLOAT, 17 DECL_TAG, 18 TYPE_TAG, 19 ENUM64
+    let known: [(u8, u8); 19] = [
+        (4, 0),
+        (0, 0),
+        (12, 0),
+        (0, 12),
+        (0, 12),
+        (0, 8),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 0),
+        (0, 8),
+        (4, 0),
+        (0, 12),
+        (0, 0),
+        (4, 0),
+        (0, 0),
+        (0, 12),
+    ];
+    let mut kind = 0;
+    while kind < known.len() {
+        bytes[kind + 1] = known[kind];
+        kind += 1;
+    }
+    bytes
+};
+
+const UNKNOWN: u8 = u8::MAX;
 
 /// Whether the string at `at` of the strings is `name`.
 fn is_named(btf: &mut impl Bytes, sections: &Sections, at: u32, name: &str) -> bool {
@@ -128,9 +186,8 @@ fn is_named(btf: &mut impl Bytes, sections: &Sections, at: u32, name: &str) -> b
 /// The layout of `structure`, if this body has all its members at whole bytes.
 fn layout_of(
     structure: &Wanted,
-    size: usize,
+    head: &Head,
     body: &[u8],
-    bit_fields: bool,
     btf: &mut impl Bytes,
     sections: &Sections,
 ) -> Option<Layout> {
@@ -138,11 +195,11 @@ fn layout_of(
     let mut offset_of = |name: &&str| {
         let mut members = members.iter().map(|member| words(member));
         let [_, _, bits]: [u32; 3] = members.find(|[at, _, _]| is_named(btf, sections, *at, name))?;
-        let bits = if bit_fields { bits & 0x00ff_ffff } else { bits };
-        (bits % 8 == 0).then_some(bits as usize / 8).filter(|offset| *offset < size)
+        let bits = if head.bit_fields { bits & 0x00ff_ffff } else { bits };
+        (bits % 8 == 0).then_some(bits as usize / 8).filter(|offset| *offset < head.size)
     };
     let offsets = structure.members.iter().map(&mut offset_of).collect::<Option<Vec<_>>>()?;
-    Some(Layout { size, offsets })
+    Some(Layout { size: head.size, offsets })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{fs::File, os::unix::fs::FileExt, path::Path};
 
 use memmap2::Mmap;
 
-use super::btf::Bytes;
+use super::{btf::Bytes, memory::cant_open};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What is read at once. sysfs gives a page at each call, whatever is asked for.
@@ -35,10 +35,11 @@ impl BtfFile {
     ///
     /// # Errors
     ///
-    /// `Io` where it isn't there (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later) or can't be read.
+    /// `Unsupported` where it isn't there (`CONFIG_DEBUG_INFO_BTF`, 5.4 and later), `Permission` where it may not
+    /// be opened, `Io` where it can't be read.
     pub fn open(path: &Path) -> Result<Self> {
         let fault = |e| Error::new(ErrorKind::Io, format!("can't read {}", path.display())).with_source(e);
-        let file = File::open(path).map_err(fault)?;
+        let file = File::open(path).map_err(|e| cant_open(path, e))?;
         let length = file.metadata().map_err(fault)?.len().min(MAX_BYTES) as usize;
         // A saved copy on disk that is cut short meanwhile would end us with SIGBUS, so those are read.
         if path.starts_with("/sys") {

@@ -2,7 +2,6 @@
 //! prefix, and most names are done with after one look at one byte.
 
 use super::tokens::Tokens;
-use crate::tables::is_function_type;
 
 /// With more heads than this, comparing them one by one would take longer than expanding the name.
 const MAX_COMPARED: usize = 32;
@@ -10,7 +9,7 @@ const MAX_COMPARED: usize = 32;
 /// What stands before the names of the padding before functions. There are as many as functions.
 const PADDING: [&[u8]; 2] = [b"__pfx_", b"__cfi_"];
 
-/// A filter for functions whose names begin with one of some heads.
+/// A filter for symbols whose names begin with one of some heads.
 #[derive(Debug)]
 pub struct HeadFilter<'p> {
     first: [Verdict; 256],
@@ -28,12 +27,13 @@ enum Verdict {
 }
 
 impl<'p> HeadFilter<'p> {
-    /// A filter for names that begin with one of `heads`; with none, for all functions.
-    pub fn new(tokens: &Tokens, heads: Option<&[&'p [u8]]>) -> Self {
+    /// A filter for names that begin with one of `heads`, or with none for all names, of symbols whose type
+    /// `is_wanted`.
+    pub fn new(tokens: &Tokens, heads: Option<&[&'p [u8]]>, is_wanted: impl Fn(u8) -> bool) -> Self {
         let mut first = [Verdict::No; 256];
         for (code, verdict) in (0..=255).zip(&mut first) {
             *verdict = match tokens.text(code) {
-                [kind, head @ ..] if is_function_type(*kind) => verdict_of(head, heads),
+                [kind, head @ ..] if is_wanted(*kind) => verdict_of(head, heads),
                 _ => Verdict::No,
             };
         }
@@ -42,16 +42,21 @@ impl<'p> HeadFilter<'p> {
     }
 
     /// Whether the name with these codes may match. It is sure of a no.
-    #[inline]
+    #[inline(always)]
     pub fn admits(&self, tokens: &Tokens, codes: &[u8]) -> bool {
         let Some(&code) = codes.first() else { return false };
         match self.first[code as usize] {
             Verdict::No => false,
             Verdict::Yes => true,
-            Verdict::Maybe => match &self.compared {
-                Some(heads) => heads.iter().any(|head| begins_with(tokens, codes, head)),
-                None => true,
-            },
+            Verdict::Maybe => self.may_go_on(tokens, codes),
+        }
+    }
+
+    #[cold]
+    fn may_go_on(&self, tokens: &Tokens, codes: &[u8]) -> bool {
+        match &self.compared {
+            Some(heads) => heads.iter().any(|head| begins_with(tokens, codes, head)),
+            None => true,
         }
     }
 }
@@ -93,6 +98,7 @@ fn begins_with(tokens: &Tokens, codes: &[u8], head: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{super::tokens::tests::table, *};
+    use crate::tables::is_function_type;
 
     fn tokens() -> Tokens {
         let (table, index) = table(&[(1, "tk"), (2, "T__pfx_"), (3, "vm_x"), (4, "dk")]);
@@ -102,7 +108,7 @@ mod tests {
     #[test]
     fn heads_are_found_across_tokens() {
         let tokens = tokens();
-        let filter = HeadFilter::new(&tokens, Some(&[b"kvm_", b"vfs"]));
+        let filter = HeadFilter::new(&tokens, Some(&[b"kvm_", b"vfs"]), is_function_type);
         for (codes, expected) in [
             (&b"\x01\x03"[..], true),
             (b"\x01vm_", true),
@@ -122,10 +128,10 @@ mod tests {
     #[test]
     fn without_heads_all_functions_but_padding() {
         let tokens = tokens();
-        let filter = HeadFilter::new(&tokens, None);
+        let filter = HeadFilter::new(&tokens, None, is_function_type);
         assert!(filter.admits(&tokens, b"tx") && filter.admits(&tokens, b"\x01"));
         assert!(!filter.admits(&tokens, b"\x02x") && !filter.admits(&tokens, b"Dx"));
-        let padding = HeadFilter::new(&tokens, Some(&[b"__pfx_kvm"]));
+        let padding = HeadFilter::new(&tokens, Some(&[b"__pfx_kvm"]), is_function_type);
         assert!(padding.admits(&tokens, b"\x02kvm_x"));
     }
 
@@ -133,7 +139,7 @@ mod tests {
     fn many_heads_are_left_to_the_matcher() {
         let tokens = tokens();
         let heads: Vec<&[u8]> = vec![b"kvm_abc"; MAX_COMPARED + 1];
-        let filter = HeadFilter::new(&tokens, Some(&heads));
+        let filter = HeadFilter::new(&tokens, Some(&heads), is_function_type);
         assert!(filter.admits(&tokens, b"\x01q") && !filter.admits(&tokens, b"\x04"));
     }
 }

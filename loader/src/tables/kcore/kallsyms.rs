@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::{
+    heads::HeadFilter,
     memory::{Memory, odd},
     tokens::{Expander, Tokens},
     vmcoreinfo::VmCoreInfo,
@@ -153,7 +154,7 @@ impl CompressedSymbols {
     /// # Errors
     ///
     /// `Malformed` where a name reaches beyond its table; what `each` fails with.
-    #[inline]
+    #[inline(always)]
     pub fn for_each(&self, mut each: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
         let mut rest = &self.memory[self.names.clone()];
         for index in 0..self.count {
@@ -165,24 +166,22 @@ impl CompressedSymbols {
         Ok(())
     }
 
-    /// The numbers of the symbols with these names, in one pass; the last one where several have the name.
+    /// The numbers of the symbols with these names, in one pass; none where no symbol has the name.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::for_each`].
+    /// `Malformed` where several have one of the names, and those of [`Self::for_each`].
     pub fn find<const N: usize>(&self, names: [&[u8]; N]) -> Result<[Option<usize>; N]> {
+        let filter = HeadFilter::new(&self.tokens, Some(&names), |_| true);
         let mut found = [None; N];
         let mut expander = Expander::new();
-        let may_begin: [bool; 256] = std::array::from_fn(|code| {
-            let text = self.tokens.text(code as u8).get(1..).unwrap_or_default();
-            names.iter().any(|name| name.starts_with(text))
-        });
         self.for_each(|index, codes| {
-            if codes.first().is_some_and(|&code| may_begin[code as usize])
+            if filter.admits(&self.tokens, codes)
                 && let Some((_, name)) = expander.expand(&self.tokens, codes)
                 && let Some(which) = names.iter().position(|wanted| *wanted == name)
+                && found[which].replace(index).is_some()
             {
-                found[which] = Some(index);
+                return Err(odd(format!("two symbols called {}", name.escape_ascii())));
             }
             Ok(())
         })?;
@@ -191,7 +190,7 @@ impl CompressedSymbols {
 }
 
 /// The codes of the first name in `names`, and what follows.
-#[inline]
+#[inline(always)]
 fn split_name(names: &[u8]) -> Option<(&[u8], &[u8])> {
     let (&first, rest) = names.split_first()?;
     if first & LONG_NAME == 0 {

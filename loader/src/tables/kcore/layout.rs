@@ -3,10 +3,11 @@
 use super::btf::{Bytes, Wanted, layouts};
 use crate::error::Result;
 
-/// Offsets in `struct module`, in bytes.
+/// Offsets in `struct module`, and its size, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the kernel's members")]
 pub struct ModuleLayout {
+    pub size: usize,
     pub state: usize,
     pub list: usize,
     pub name: usize,
@@ -75,7 +76,13 @@ impl Structures {
         let found = layouts(btf, &WANTED)?;
         let at = |structure: usize, member: usize| found[structure].offsets[member];
         Ok(Self {
-            module: ModuleLayout { state: at(0, 0), list: at(0, 1), name: at(0, 2), kallsyms: at(0, 3) },
+            module: ModuleLayout {
+                size: found[0].size,
+                state: at(0, 0),
+                list: at(0, 1),
+                name: at(0, 2),
+                kallsyms: at(0, 3),
+            },
             mod_kallsyms: ModKallsymsLayout {
                 size: found[1].size,
                 symtab: at(1, 0),

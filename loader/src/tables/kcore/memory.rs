@@ -89,12 +89,11 @@ impl Kcore {
     ///
     /// # Errors
     ///
-    /// `Io` where it can't be opened or read (it wants CAP_SYS_RAWIO and no lockdown), `Malformed` where it is
-    /// no ELF core file of a kernel that tells its symbols (`CONFIG_VMCORE_INFO`).
+    /// `Unsupported` and `Permission` where it can't be opened (it wants CAP_SYS_RAWIO and no lockdown), `Io`
+    /// where it can't be read, `Malformed` where it is no ELF core file of a kernel that tells its symbols
+    /// (`CONFIG_VMCORE_INFO`).
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|e| {
-            Error::new(ErrorKind::Io, format!("can't open {}", path.display())).with_source(e)
-        })?;
+        let file = File::open(path).map_err(|e| cant_open(path, e))?;
         let reads = AtomicUsize::new(0);
         let headers = read_headers(path, &file, &reads)?;
         let (segments, info) =
@@ -124,6 +123,20 @@ impl Memory for Kcore {
         let offset = place.ok_or_else(|| odd(format!("no memory of {length} bytes at {address:#x}")))?;
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.file.read_exact_at(buffer, offset).map_err(|e| cant_read(&self.path, e))
+    }
+}
+
+/// A file of the kernel's that isn't there or may not be opened.
+pub fn cant_open(path: &Path, e: std::io::Error) -> Error {
+    let kind = match e.kind() {
+        std::io::ErrorKind::NotFound => ErrorKind::Unsupported,
+        std::io::ErrorKind::PermissionDenied => ErrorKind::Permission,
+        _ => ErrorKind::Io,
+    };
+    let error = Error::new(kind, format!("can't open {}", path.display())).with_source(e);
+    match kind {
+        ErrorKind::Permission => error.with_hint("root, and a kernel without lockdown; or --source text"),
+        _ => error.with_hint("--source text reads the kernel's text files instead"),
     }
 }
 

@@ -28,7 +28,7 @@ use modules::Module;
 use tokens::Expander;
 pub use vmcoreinfo::VmCoreInfo;
 
-use super::{Blacklist, files::Root, matches::MatchSink, symbols::Function};
+use super::{Blacklist, files::Root, is_function_type, matches::MatchSink, symbols::Function};
 use crate::{
     error::{Error, ErrorKind, Result},
     pattern::{CORE, Matcher},
@@ -64,8 +64,8 @@ pub struct Step {
 ///
 /// # Errors
 ///
-/// `Io` where it may not be read, `Malformed` where anything is not as in the kernels that are known. Both are
-/// a reason to read the text files.
+/// `Unsupported`, `Permission` or `Io` where it can't be read, `Malformed` where anything is not as in the kernels
+/// that are known. Each is a reason to read the text files.
 pub fn read(root: &Root) -> Result<KcoreTables> {
     thread::scope(|scope| {
         // Needed only once the symbols are there, and as slow.
@@ -127,7 +127,7 @@ impl KcoreTables {
     pub fn matching(&self, matcher: &mut Matcher<'_>, sink: &mut MatchSink<'_>) -> Result<()> {
         if matcher.may_match_in(CORE) {
             let heads = matcher.heads(CORE);
-            let filter = HeadFilter::new(self.core.tokens(), heads.as_deref());
+            let filter = HeadFilter::new(self.core.tokens(), heads.as_deref(), is_function_type);
             let mut expander = Expander::new();
             self.core.for_each(|index, codes| {
                 if !filter.admits(self.core.tokens(), codes) {

@@ -21,7 +21,7 @@ const SYMBOL_BYTES: usize = 24;
 /// More than the symbols of any module take.
 const MAX_SYMBOL_BYTES: u64 = 64 << 20;
 
-/// `MODULE_NAME_LEN`, at most
+/// More than `MODULE_NAME_LEN`, which is 56.
 const NAME_BYTES: usize = 64;
 
 /// A loaded module and its symbols.
@@ -72,7 +72,7 @@ impl Module {
     }
 }
 
-/// Reads all modules on the list at `head`: three reads for each.
+/// Reads all modules on the list at `head`: two reads for each, or three where it is just being loaded.
 ///
 /// # Errors
 ///
@@ -96,27 +96,31 @@ pub fn read(memory: &dyn Memory, structures: &Structures, head: u64) -> Result<V
 fn read_module(memory: &dyn Memory, at: &Structures, entry: u64) -> Result<(Option<Module>, u64)> {
     let module = &at.module;
     let start = entry.checked_sub(module.list as u64).ok_or_else(|| odd("a module below all memory"))?;
-    let end = [module.list, module.name + NAME_BYTES, module.state, module.kallsyms].into_iter().max();
-    let bytes = memory.bytes(start, end.unwrap_or(0) + 8)?;
+    let bytes = memory.bytes(start, module.size)?;
     let next = word_at(&bytes, module.list)?;
     let tables = word_at(&bytes, module.kallsyms)?;
     if word_at(&bytes, module.state)? as u32 == UNFORMED || tables == 0 {
         return Ok((None, next));
     }
-    let name = &bytes[module.name..module.name + NAME_BYTES];
-    let name = &name[..memchr::memchr(0, name).unwrap_or(NAME_BYTES)];
-    Ok((Some(read_symbols(memory, at, name, tables)?), next))
+    let name = bytes.get(module.name..).unwrap_or_default();
+    let name = &name[..memchr::memchr(0, name).filter(|&end| end < NAME_BYTES).unwrap_or(0)];
+    // Once a module runs, its tables are described within its own structure.
+    let within = tables.checked_sub(start).and_then(|at| bytes.get(usize::try_from(at).ok()?..));
+    let tables = match within.and_then(|bytes| bytes.get(..at.mod_kallsyms.size)) {
+        Some(bytes) => bytes.to_vec(),
+        None => memory.bytes(tables, at.mod_kallsyms.size)?,
+    };
+    Ok((Some(read_symbols(memory, at, name, &tables)?), next))
 }
 
 /// Reads the tables of one module. They lie one behind the other (`layout_symtab`), so the end of the names is
 /// where the types start.
-fn read_symbols(memory: &dyn Memory, at: &Structures, name: &[u8], tables: u64) -> Result<Module> {
+fn read_symbols(memory: &dyn Memory, at: &Structures, name: &[u8], tables: &[u8]) -> Result<Module> {
     let odd = || odd(format!("the symbols of module {} are not as they are known", name.escape_ascii()));
-    let tables = memory.bytes(tables, at.mod_kallsyms.size)?;
-    let start = word_at(&tables, at.mod_kallsyms.symtab)?;
-    let count = word_at(&tables, at.mod_kallsyms.num_symtab)? & u64::from(u32::MAX);
-    let names = word_at(&tables, at.mod_kallsyms.strtab)?;
-    let types = word_at(&tables, at.mod_kallsyms.typetab)?;
+    let start = word_at(tables, at.mod_kallsyms.symtab)?;
+    let count = word_at(tables, at.mod_kallsyms.num_symtab)? & u64::from(u32::MAX);
+    let names = word_at(tables, at.mod_kallsyms.strtab)?;
+    let types = word_at(tables, at.mod_kallsyms.typetab)?;
     let names_at = names.checked_sub(start).ok_or_else(odd)?;
     let types_at = types.checked_sub(start).ok_or_else(odd)?;
     let total = types_at.checked_add(count).ok_or_else(odd)?;
