@@ -167,3 +167,37 @@ fn without_the_kernels_memory_the_text_files_do_and_the_reason_is_told() {
     let insisted = unshared(&format!("{hidden}; fastprobe list --source kcore vfs_read"));
     assert_eq!(insisted.status.code(), Some(1), "{}", words(&insisted));
 }
+
+/// The names of all functions that match, attached or not.
+fn matched(arguments: &[&str]) -> BTreeSet<String> {
+    let plan = json(&[&["list", "--json"], arguments].concat()).expect("list works").remove(0);
+    let lists = ["targets", "skipped"].map(|list| plan[list].as_array().expect("a list").clone());
+    lists.iter().flatten().map(|f| f["function"].as_str().expect("a name").to_owned()).collect()
+}
+
+fn printed(line: &str) -> String {
+    let output = Command::new("sh").args(["-c", line]).output().expect("sh runs");
+    assert!(output.status.success(), "{line}: {}", words(&output));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn imports_and_exports_are_those_that_the_kernel_knows() {
+    let functions = matched(&["*"]);
+    for module in ["kvm", "xfs", "btrfs"] {
+        // The module's table of versions has all that it imports.
+        let versions = printed(&format!("modprobe --dump-modversions $(modinfo -n {module})"));
+        let imports: BTreeSet<String> =
+            versions.lines().filter_map(|line| line.split_whitespace().nth(1)).map(String::from).collect();
+        let expected: BTreeSet<_> = imports.intersection(&functions).cloned().collect();
+        assert!(expected.len() > 100, "{module}: {}", expected.len());
+        assert_eq!(matched(&["--imports-of", module]), expected, "{module}");
+    }
+    // A loaded module's table of exports is among its symbols.
+    let exports = printed("sed -n 's/.* __ksymtab_\\(.*\\)\\t\\[kvm\\]$/\\1/p' /proc/kallsyms");
+    let exports: BTreeSet<String> = exports.lines().map(String::from).collect();
+    let kvm = matched(&["kvm:*"]);
+    assert_eq!(matched(&["--exports-of", "kvm"]), exports.intersection(&kvm).cloned().collect());
+    assert!(exports.len() > 100, "{}", exports.len());
+}

@@ -66,7 +66,7 @@ pub enum Command {
 #[derive(Debug, Args)]
 pub struct Select {
     /// Functions to attach to: names, globs, `module:glob`, `@FILE`; several are a union
-    #[arg(value_name = "PATTERN", required_unless_present = "modules")]
+    #[arg(value_name = "PATTERN", required_unless_present_any = ["modules", "imports_of", "exports_of"])]
     pub patterns: Vec<String>,
     /// Leave out functions that match; wins over every PATTERN
     #[arg(short = 'x', long = "exclude", value_name = "PATTERN")]
@@ -74,6 +74,12 @@ pub struct Select {
     /// Only functions of this module (a glob; `vmlinux` is the core kernel); alone, all of them
     #[arg(short, long = "module", value_name = "MODULE")]
     pub modules: Vec<String>,
+    /// Every function that MODULE calls in others, by its file (it needn't be loaded)
+    #[arg(long, value_name = "MODULE")]
+    pub imports_of: Vec<String>,
+    /// Every function that MODULE defines for others, by its file
+    #[arg(long, value_name = "MODULE")]
+    pub exports_of: Vec<String>,
     /// Patterns are regular expressions that match the whole name
     #[arg(short, long)]
     pub regex: bool,
@@ -189,6 +195,7 @@ mod tests {
     fn a_pattern_is_required_unless_a_module_is_named() {
         assert!(Arguments::read(["fastprobe"]).is_err());
         assert!(Arguments::read(["fastprobe", "-m", "kvm"]).is_ok());
+        assert!(Arguments::read(["fastprobe", "list", "--imports-of", "kvm"]).is_ok());
         assert!(Arguments::read(["fastprobe", "list"]).is_err());
         assert!(Arguments::read(["fastprobe", "--root", "/x", "kvm*"]).is_err());
     }

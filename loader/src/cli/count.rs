@@ -28,8 +28,9 @@ use super::{
 
 /// Runs the command; `started` is when the process did.
 pub fn run(arguments: &CountArguments, started: Instant) -> Result<Exit> {
-    let patterns = select::patterns(&arguments.select)?;
-    let (tables, tables_took) = select::tables(&Root::machine(), &arguments.select, &patterns)?;
+    let root = Root::machine();
+    let patterns = select::patterns(&arguments.select, &root)?;
+    let (tables, tables_took) = select::tables(&root, &arguments.select, &patterns)?;
     let planning = Instant::now();
     let matches = select::matches(&arguments.select, &patterns, &tables)?;
     let plan = plan(&matches, select::policy(&arguments.select));

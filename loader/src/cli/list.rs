@@ -7,8 +7,8 @@ use super::{args::ListArguments, exit::Exit, render, select};
 
 /// Runs the command.
 pub fn run(arguments: &ListArguments) -> Result<Exit> {
-    let patterns = select::patterns(&arguments.select)?;
     let root = arguments.root.as_ref().map_or_else(Root::machine, Root::at);
+    let patterns = select::patterns(&arguments.select, &root)?;
     let (tables, _) = select::tables(&root, &arguments.select, &patterns)?;
     let matches = select::matches(&arguments.select, &patterns, &tables)?;
     let plan = plan(&matches, select::policy(&arguments.select));

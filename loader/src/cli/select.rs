@@ -1,13 +1,14 @@
 //! From the arguments to what they choose: patterns, tables, matches, in this order.
 
 use std::{
+    collections::BTreeSet,
     path::Path,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
 use fastprobe::{
-    Error, ErrorKind,
+    Error, ErrorKind, module_file,
     pattern::{PatternSet, PatternText, Syntax, parse_file},
     plan::Policy,
     tables::{Matches, Root, Source, Tables},
@@ -38,16 +39,41 @@ pub struct Chosen {
     pub plan: Duration,
 }
 
-/// Reads the patterns and the files that they name with `@`.
-pub fn patterns(select: &Select) -> Result<Patterns> {
+/// Reads the patterns, the files that they name with `@`, and the files of modules of the kernel below `root`.
+pub fn patterns(select: &Select, root: &Root) -> Result<Patterns> {
     let syntax = if select.regex { Syntax::Regex } else { Syntax::Glob };
     let mut texts = expand(&select.patterns)?;
+    texts.extend(symbols_of_modules(select, root)?);
     if texts.is_empty() {
         // -m alone: everything in that module.
         texts.push(PatternText::argument(if select.regex { ".*" } else { "*" }));
     }
     let set = PatternSet::new(syntax, &texts, &expand(&select.excludes)?, &select.modules)?;
     Ok(Patterns { texts, set })
+}
+
+/// What `--imports-of` and `--exports-of` ask for, each name once.
+fn symbols_of_modules(select: &Select, root: &Root) -> Result<Vec<PatternText>> {
+    if select.imports_of.is_empty() && select.exports_of.is_empty() {
+        return Ok(Vec::new());
+    }
+    let release = root.release()?;
+    let text = |name: &[u8]| String::from_utf8_lossy(name).into_owned();
+    let mut imports = BTreeSet::new();
+    for module in &select.imports_of {
+        imports.extend(module_file::imports(root.path(), &release, module)?);
+    }
+    let mut texts: Vec<_> = imports.iter().map(|name| PatternText::symbol(None, &text(name))).collect();
+    for module in &select.exports_of {
+        let exports = module_file::exports(root.path(), &release, module)?;
+        texts.extend(exports.iter().map(|name| PatternText::symbol(Some(module), &text(name))));
+    }
+    if texts.is_empty() {
+        let modules = [&select.imports_of[..], &select.exports_of[..]].concat().join(" and ");
+        let message = format!("the file of {modules} has no such symbols");
+        return Err(Error::new(ErrorKind::NoMatch, message).into());
+    }
+    Ok(texts)
 }
 
 /// `@FILE` becomes the patterns in it.
@@ -106,7 +132,7 @@ pub fn matches(select: &Select, patterns: &Patterns, tables: &Tables) -> Result<
     if matches.iter().next().is_none() {
         return Err(no_match::explain(select, patterns, tables)?.into());
     }
-    for pattern in matcher.unmatched() {
+    for pattern in matcher.unmatched().filter(|pattern| !pattern.is_symbol()) {
         warn(format_args!("no function matches {pattern}"), None);
     }
     Ok(matches)

@@ -108,7 +108,12 @@ impl Pattern {
     fn compile(syntax: Syntax, text: &PatternText) -> Result<Self> {
         let (module, function) = text.parts();
         let module = module.map(|module| ModulePattern::compile(text, module)).transpose()?;
-        Ok(Self { text: text.clone(), module, name: NamePattern::compile(syntax, text, function)? })
+        let name = if text.is_symbol() {
+            NamePattern::Exact(function.as_bytes().into())
+        } else {
+            NamePattern::compile(syntax, text, function)?
+        };
+        Ok(Self { text: text.clone(), module, name })
     }
 
     fn matches(&self, module: &[u8], name: &[u8], base: &[u8]) -> bool {
@@ -169,8 +174,10 @@ impl<'p> Matcher<'p> {
         let base = variant::base_name(name);
         // Parts and padding of functions can be spelled out, to be told that they can't be traced.
         let function = variant::is_function(name);
-        let selected = self.exact_matches(module, name)
-            | (base.len() < name.len() && function && self.exact_matches(module, base))
+        let selected = self.exact_matches(module, name, |_| true)
+            | (base.len() < name.len()
+                && function
+                && self.exact_matches(module, base, |text| !text.is_symbol()))
             | (function && self.general_matches(module, name, base));
         selected && !self.set.exclude.iter().any(|pattern| pattern.matches(module, name, base))
     }
@@ -213,13 +220,15 @@ impl<'p> Matcher<'p> {
         self.verdict.wanted
     }
 
-    fn exact_matches(&mut self, module: &[u8], name: &[u8]) -> bool {
+    fn exact_matches(&mut self, module: &[u8], name: &[u8], counts: impl Fn(&PatternText) -> bool) -> bool {
         if self.set.exact.is_empty() {
             return false;
         }
         let mut selected = false;
         for &index in self.set.exact.get(name).into_iter().flatten() {
-            if self.set.include[index].module.as_ref().is_none_or(|pattern| pattern.matches(module)) {
+            let pattern = &self.set.include[index];
+            if counts(&pattern.text) && pattern.module.as_ref().is_none_or(|pattern| pattern.matches(module))
+            {
                 self.used[index] = true;
                 selected = true;
             }
@@ -314,6 +323,16 @@ mod tests {
     fn generated_code_is_only_selected_by_name() {
         assert!(!selects(&set(&["*"], &[], &[]), "bpf", "bpf_prog_1"));
         assert!(selects(&set(&["bpf:*"], &[], &[]), "bpf", "bpf_prog_1"));
+    }
+
+    #[test]
+    fn symbols_are_names_whatever_the_syntax() {
+        let symbols = [PatternText::symbol(Some("kvm"), "a.b*"), PatternText::symbol(None, "vfs_read")];
+        let set = PatternSet::new(Syntax::Regex, &symbols, &[], &[]).unwrap();
+        assert!(
+            selects(&set, "kvm", "a.b*") && !selects(&set, "kvm", "aXb") && !selects(&set, "xfs", "a.b*")
+        );
+        assert!(selects(&set, "vmlinux", "vfs_read") && !selects(&set, "vmlinux", "vfs_read.part.0"));
     }
 
     #[test]

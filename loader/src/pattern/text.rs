@@ -10,12 +10,26 @@ pub struct PatternText {
     text: String,
     /// File and line, for patterns that come from one.
     place: Option<String>,
+    /// It is a symbol's name, whatever characters are in it, and nobody typed it.
+    symbol: bool,
 }
 
 impl PatternText {
     /// A pattern from the command line.
     pub fn argument(text: impl Into<String>) -> Self {
-        Self { text: text.into(), place: None }
+        Self { text: text.into(), place: None, symbol: false }
+    }
+
+    /// The name of a symbol, of `module` alone if there is one: what a module's file says. That it may be data,
+    /// and match no function, is no cause for concern.
+    pub fn symbol(module: Option<&str>, name: &str) -> Self {
+        let text = module.map_or_else(|| name.to_owned(), |module| format!("{module}:{name}"));
+        Self { text, place: None, symbol: true }
+    }
+
+    /// Whether it was made by [`Self::symbol`].
+    pub fn is_symbol(&self) -> bool {
+        self.symbol
     }
 
     /// The pattern itself.
@@ -91,7 +105,7 @@ pub fn parse_file(path: &Path, contents: &[u8]) -> Result<Vec<PatternText>> {
             Error::new(ErrorKind::Usage, format!("{place}: not a function or a pattern: “{line}”"))
                 .with_hint("one a line: name, glob, module:glob, or name [module]")
         })?;
-        patterns.push(PatternText { text, place: Some(place) });
+        patterns.push(PatternText { text, place: Some(place), symbol: false });
     }
     if patterns.is_empty() {
         return Err(Error::new(ErrorKind::Usage, format!("{} holds no patterns", path.display()))

@@ -35,6 +35,25 @@ impl Root {
         Self(dir.into())
     }
 
+    /// The folder itself.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The kernel's release, as `uname -r` prints it.
+    ///
+    /// # Errors
+    ///
+    /// `Io` where it can't be read.
+    pub fn release(&self) -> Result<String> {
+        let path = self.0.join("proc/sys/kernel/osrelease");
+        let release = std::fs::read_to_string(&path).map_err(|e| {
+            Error::new(ErrorKind::Io, format!("can't read the kernel's release in {}", path.display()))
+                .with_source(e)
+        })?;
+        Ok(release.trim_end().to_owned())
+    }
+
     /// The kernel's memory.
     pub fn kcore(&self) -> PathBuf {
         self.0.join("proc/kcore")
