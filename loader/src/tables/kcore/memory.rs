@@ -35,6 +35,9 @@ pub trait Memory {
     /// Where there is no memory, or less.
     fn read(&self, address: u64, buffer: &mut [u8]) -> Result<()>;
 
+    /// How many reads there were so far.
+    fn reads(&self) -> usize;
+
     /// `length` bytes at `address`.
     ///
     /// # Errors
@@ -106,11 +109,6 @@ impl Kcore {
     pub fn info(&self) -> &VmCoreInfo {
         &self.info
     }
-
-    /// How many reads there were so far, those of the headers included.
-    pub fn reads(&self) -> usize {
-        self.reads.load(Ordering::Relaxed)
-    }
 }
 
 impl Memory for Kcore {
@@ -123,6 +121,11 @@ impl Memory for Kcore {
         let offset = place.ok_or_else(|| odd(format!("no memory of {length} bytes at {address:#x}")))?;
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.file.read_exact_at(buffer, offset).map_err(|e| cant_read(&self.path, e))
+    }
+
+    /// Those of the headers included.
+    fn reads(&self) -> usize {
+        self.reads.load(Ordering::Relaxed)
     }
 }
 
@@ -203,4 +206,78 @@ fn parse_headers(bytes: &[u8]) -> Option<(Vec<Segment>, Option<VmCoreInfo>)> {
         }
     }
     Some((segments, info))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A core file with a note and a segment of 8 bytes at 0x1000, as the kernel lays it out.
+    fn core_file() -> Vec<u8> {
+        let note = |name: &[u8], text: &[u8]| {
+            let padded =
+                |bytes: &[u8]| [bytes, &vec![0; bytes.len().next_multiple_of(4) - bytes.len()]].concat();
+            let sizes = [name.len() as u32, text.len() as u32, 0].map(u32::to_ne_bytes).concat();
+            [sizes, padded(name), padded(text)].concat()
+        };
+        let notes = [note(b"CORE\0", b"x"), note(b"VMCOREINFO\0", b"SYMBOL(_stext)=1000\n")].concat();
+        let program_header = |kind: u32, offset: u64, address: u64, size: u64| {
+            let words = [offset, address, 0, size, size, 0].map(u64::to_ne_bytes).concat();
+            [kind.to_ne_bytes().to_vec(), 7_u32.to_ne_bytes().to_vec(), words].concat()
+        };
+        let (headers, notes_at) = (64, 64 + 2 * 56);
+        let data_at = notes_at + notes.len() as u64;
+        let mut file = b"\x7fELF\x02\x01\x01".to_vec();
+        file.resize(16, 0);
+        file.extend([4_u16, 62].map(u16::to_ne_bytes).concat());
+        file.extend(1_u32.to_ne_bytes());
+        file.extend([0, headers as u64, 0].map(u64::to_ne_bytes).concat());
+        file.extend(0_u32.to_ne_bytes());
+        file.extend([64_u16, 56, 2, 0, 0, 0].map(u16::to_ne_bytes).concat());
+        file.extend(program_header(elf::PT_NOTE, notes_at, 0, notes.len() as u64));
+        file.extend(program_header(elf::PT_LOAD, data_at, 0x1000, 8));
+        [file, notes, 0x1234_5678_u64.to_ne_bytes().to_vec()].concat()
+    }
+
+    fn open(bytes: &[u8]) -> Result<Kcore> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), bytes).unwrap();
+        Kcore::open(file.path())
+    }
+
+    #[test]
+    fn memory_and_notes_are_found() {
+        let kcore = open(&core_file()).unwrap();
+        assert_eq!(kcore.info().symbol("_stext"), Some(0x1000));
+        assert_eq!(kcore.word(0x1000).unwrap(), 0x1234_5678);
+        assert_eq!(kcore.bytes(0x1004, 4).unwrap(), [0; 4]);
+        assert_eq!(kcore.reads(), 3);
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error() {
+        let kcore = open(&core_file()).unwrap();
+        for (address, length) in [(0xfff, 1), (0x1001, 8), (0x1008, 1), (u64::MAX, 8), (0x1000, usize::MAX)] {
+            assert!(kcore.bytes(address, length).is_err(), "{length} at {address:#x}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_never_a_panic() {
+        let good = core_file();
+        for length in 0..good.len() - 8 {
+            assert!(open(&good[..length]).is_err(), "{length} bytes");
+        }
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            for flip in [0x01, 0x80, 0xff] {
+                bad[at] ^= flip;
+                if let Ok(kcore) = open(&bad) {
+                    let _whatever = kcore.word(0x1000);
+                }
+            }
+        }
+        let error = Kcore::open(Path::new("/nowhere/kcore")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
 }

@@ -4,6 +4,8 @@
 mod blacklist;
 mod btf;
 mod btf_file;
+#[cfg(test)]
+mod fake;
 mod ftrace;
 mod heads;
 mod kallsyms;
@@ -72,31 +74,41 @@ pub fn read(root: &Root) -> Result<KcoreTables> {
         let structures = scope.spawn(|| Structures::from_btf(&mut BtfFile::open(&root.btf())?));
         let mut clock = Clock::start();
         let kcore = Kcore::open(&root.kcore())?;
-        clock.step("headers", &kcore);
-        let core = CompressedSymbols::read(&kcore, kcore.info())?;
-        clock.step("symbols", &kcore);
-        let [modules, sites, blacklist] =
-            core.find([b"modules", b"ftrace_pages_start", b"kprobe_blacklist"])?;
-        let address = |symbol: Option<usize>, name: &str| {
-            symbol.map(|index| core.address(index)).ok_or_else(|| odd(format!("no symbol {name}")))
+        clock.step("headers", kcore.reads());
+        let structures = || {
+            let joined = structures.join();
+            joined.map_err(|_| Error::new(ErrorKind::Io, "the thread that read BTF died"))?
         };
-        clock.step("places of the other tables", &kcore);
-        let structures =
-            structures.join().map_err(|_| Error::new(ErrorKind::Io, "the thread that read BTF died"))??;
-        clock.step("BTF, from here on", &kcore);
-        let modules = match modules {
-            Some(head) => modules::read(&kcore, &structures, core.address(head))?,
-            // A kernel without modules has no list of them.
-            None => Vec::new(),
-        };
-        clock.step("modules", &kcore);
-        let sites = ftrace::read(&kcore, &structures.ftrace, address(sites, "ftrace_pages_start")?)?;
-        clock.step("ftrace records", &kcore);
-        let blacklist =
-            blacklist::read(&kcore, &structures.blacklist, address(blacklist, "kprobe_blacklist")?)?;
-        clock.step("kprobe blacklist", &kcore);
-        Ok(KcoreTables { core, modules, sites, blacklist, steps: clock.steps })
+        read_memory(&kcore, kcore.info(), structures, clock)
     })
+}
+
+fn read_memory(
+    memory: &dyn Memory,
+    info: &VmCoreInfo,
+    structures: impl FnOnce() -> Result<Structures>,
+    mut clock: Clock,
+) -> Result<KcoreTables> {
+    let core = CompressedSymbols::read(memory, info)?;
+    clock.step("symbols", memory.reads());
+    let [modules, sites, blacklist] = core.find([b"modules", b"ftrace_pages_start", b"kprobe_blacklist"])?;
+    let address = |symbol: Option<usize>, name: &str| {
+        symbol.map(|index| core.address(index)).ok_or_else(|| odd(format!("no symbol {name}")))
+    };
+    clock.step("places of the other tables", memory.reads());
+    let structures = structures()?;
+    clock.step("BTF, from here on", memory.reads());
+    let modules = match modules {
+        Some(head) => modules::read(memory, &structures, core.address(head))?,
+        // A kernel without modules has no list of them.
+        None => Vec::new(),
+    };
+    clock.step("modules", memory.reads());
+    let sites = ftrace::read(memory, &structures.ftrace, address(sites, "ftrace_pages_start")?)?;
+    clock.step("ftrace records", memory.reads());
+    let blacklist = blacklist::read(memory, &structures.blacklist, address(blacklist, "kprobe_blacklist")?)?;
+    clock.step("kprobe blacklist", memory.reads());
+    Ok(KcoreTables { core, modules, sites, blacklist, steps: clock.steps })
 }
 
 /// Keeps the steps.
@@ -111,8 +123,8 @@ impl Clock {
         Self { last: Instant::now(), reads: 0, steps: Vec::new() }
     }
 
-    fn step(&mut self, name: &'static str, kcore: &Kcore) {
-        let (now, reads) = (Instant::now(), kcore.reads());
+    fn step(&mut self, name: &'static str, reads: usize) {
+        let now = Instant::now();
         self.steps.push(Step { name, took: now - self.last, reads: reads - self.reads });
         (self.last, self.reads) = (now, reads);
     }
@@ -183,4 +195,107 @@ fn expand<'e>(
     codes: &[u8],
 ) -> Result<(u8, &'e [u8])> {
     expander.expand(core.tokens(), codes).ok_or_else(|| odd(format!("symbol {index} has no name of its own")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{fake::FakeKernel, *};
+    use crate::{
+        pattern::{PatternSet, PatternText, Syntax},
+        tables::Matches,
+    };
+
+    fn tables(kernel: &FakeKernel) -> Result<KcoreTables> {
+        read_memory(&kernel.memory, &kernel.info, || Ok(kernel.structures.clone()), Clock::start())
+    }
+
+    fn matches(tables: &KcoreTables, pattern: &str) -> Matches {
+        let set = PatternSet::new(Syntax::Glob, &[PatternText::argument(pattern)], &[], &[]).unwrap();
+        let mut sink = MatchSink::new(&tables.sites, &tables.blacklist);
+        tables.matching(&mut set.matcher(), &mut sink).unwrap();
+        sink.finish()
+    }
+
+    fn named(tables: &KcoreTables, pattern: &str) -> Vec<String> {
+        let name = |m: crate::tables::Match<'_>| String::from_utf8_lossy(m.function.name).into_owned();
+        matches(tables, pattern).iter().map(name).collect()
+    }
+
+    #[test]
+    fn a_kernel_is_read_under_each_address_rule() {
+        for kernel in [FakeKernel::self_relative(), FakeKernel::relative(), FakeKernel::percpu()] {
+            let tables = tables(&kernel).unwrap();
+            let mut all = Vec::new();
+            tables
+                .for_each_symbol(|kind, f| {
+                    all.push((kind, f.address, f.name.to_vec(), f.module.map(<[u8]>::to_vec)));
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(all, kernel.symbols());
+            assert_eq!(tables.sites, kernel.sites());
+            assert_eq!(tables.blacklist.ranges(), kernel.blacklist());
+            assert_eq!(tables.steps.len(), 6);
+        }
+    }
+
+    #[test]
+    fn patterns_choose_from_core_and_modules() {
+        let tables = tables(&FakeKernel::self_relative()).unwrap();
+        assert_eq!(named(&tables, "kvm*"), ["kvm_core", "kvm_init", "kvm_exit"]);
+        assert_eq!(named(&tables, "kvm:*"), ["kvm_init", "kvm_exit"]);
+        assert_eq!(named(&tables, "*_i*"), ["kvm_init"]);
+        assert_eq!(named(&tables, "vmlinux:*"), ["_stext", "vfs_read", "kvm_core"]);
+        let facts: Vec<_> =
+            matches(&tables, "kvm*").iter().map(|m| (m.facts.site, m.facts.forbidden)).collect();
+        let core = FakeKernel::CORE + 0x300;
+        assert_eq!(facts, [(Some(core + 4), true), (Some(FakeKernel::MODULE + 0x104), false), (None, false)]);
+    }
+
+    #[test]
+    fn reads_are_few_and_large() {
+        let tables = tables(&FakeKernel::percpu()).unwrap();
+        let reads = |name: &str| tables.steps.iter().find(|step| step.name == name).unwrap().reads;
+        // The size, the tables, the base; the list and two for the module; a variable and two for each group.
+        assert_eq!((reads("symbols"), reads("modules"), reads("ftrace records")), (3, 3, 5));
+    }
+
+    #[test]
+    fn lists_that_run_in_a_circle_are_odd() {
+        let head = |kernel: &FakeKernel, name: &str| {
+            kernel.symbols().iter().find(|symbol| symbol.2 == name.as_bytes()).unwrap().1
+        };
+        for list in ["modules", "kprobe_blacklist"] {
+            let mut kernel = FakeKernel::self_relative();
+            // The first entry points at itself.
+            let first = kernel.memory.word(head(&kernel, list)).unwrap();
+            kernel.memory.put(first, &first.to_ne_bytes());
+            assert!(tables(&kernel).unwrap_err().to_string().contains("without an end"), "{list}");
+        }
+        let mut kernel = FakeKernel::self_relative();
+        let group = kernel.memory.word(head(&kernel, "ftrace_pages_start")).unwrap();
+        kernel.memory.put(group, &group.to_ne_bytes());
+        assert!(tables(&kernel).unwrap_err().to_string().contains("more ftrace records"));
+    }
+
+    #[test]
+    fn damaged_memory_is_an_error_or_other_tables_and_never_a_panic() {
+        let whole = FakeKernel::self_relative();
+        for (segment, at) in whole.memory.places() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut kernel = FakeKernel::self_relative();
+                kernel.memory.flip(segment, at, flip);
+                if let Ok(tables) = tables(&kernel) {
+                    let _whatever = tables.for_each_symbol(|_, _| Ok(()));
+                }
+            }
+        }
+        for name in ["kallsyms_names", "kallsyms_num_syms", "kallsyms_offsets", "_stext"] {
+            for address in [0, 1, u64::MAX, u64::MAX - 511, FakeKernel::CORE + 8] {
+                let mut kernel = FakeKernel::self_relative();
+                kernel.info = kernel.info_with(name, address);
+                assert!(tables(&kernel).is_err(), "{name} at {address:#x}");
+            }
+        }
+    }
 }
