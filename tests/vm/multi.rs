@@ -20,7 +20,7 @@ use fastprobe_tests::{
 
 /// What a pattern matches, in this process.
 fn matches(pattern: &str) -> Matches {
-    let tables = Tables::read(&Root::machine(), Wish::Auto).expect("tables");
+    let tables = Tables::read(&Root::machine(), None, Wish::Auto).expect("tables");
     let patterns =
         PatternSet::new(Syntax::Glob, &[PatternText::argument(pattern)], &[], &[]).expect("a pattern");
     tables.matching(&mut patterns.matcher()).expect("well-formed tables")
@@ -263,4 +263,19 @@ fn everything_at_once_under_load_and_the_machine_lives() {
     assert!(summary["hits"].as_u64().expect("a number") > 100_000, "{summary}");
     assert_eq!(summary["lost"], 0);
     assert_eq!(enabled_functions().expect("readable"), [""; 0]);
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn a_run_leaves_the_next_one_a_cache() {
+    let source = || json(&["--json", "-d", "0", "vfs_*"]).expect("it runs")[0]["source"].clone();
+    assert!(run(&["cache", "clear"]).expect("it runs").status.success());
+    assert_eq!(source(), "kcore");
+    assert_eq!(source(), "cache");
+    // Where nothing can be kept, the run goes on.
+    let line = "mount -t tmpfs -o ro none /run; exec fastprobe -v --json -d 0 vfs_read";
+    let output = Command::new("unshare").args(["--mount", "sh", "-c", line]).output().expect("unshare runs");
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}");
+    assert!(words.contains("can't use the cache /run/fastprobe"), "{words}");
 }

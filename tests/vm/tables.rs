@@ -3,10 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    process::{Command, Output},
 };
 
 use fastprobe::tables::{Root, kcore};
-use fastprobe_tests::run;
+use fastprobe_tests::{fastprobe, run};
 
 /// Address, name and module of a symbol; several symbols can have all three in common.
 type Symbols = BTreeMap<(u64, Vec<u8>, Vec<u8>), usize>;
@@ -126,20 +128,103 @@ fn memory_and_text_have_the_same_tables() {
     );
 }
 
+fn plan(source: &str, patterns: &[&str]) -> serde_json::Value {
+    let output = run(&[&["list", "--json", "--source", source], patterns].concat()).expect("it runs");
+    assert!(output.status.success(), "{}", words(&output));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn words(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 #[test]
 #[ignore = "needs a VM: cargo xtask test"]
 fn a_plan_is_the_same_from_every_source() {
-    let plan = |source: &str, patterns: &[&str]| {
-        let output = run(&[&["list", "--json", "--source", source], patterns].concat()).expect("it runs");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let plan: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        plan
-    };
+    succeed(&["cache", "warm"]);
     let sets: [&[&str]; 5] =
         [&["kvm*"], &["*read*", "xfs:*"], &["-r", ".*_(lock|unlock)"], &["-m", "kvm", "*"], &["*"]];
     for patterns in sets {
-        let (text, memory) = (plan("text", patterns), plan("kcore", patterns));
-        assert_eq!(text["matched"], memory["matched"], "{patterns:?}");
-        assert!(text == memory, "{patterns:?}");
+        let text = plan("text", patterns);
+        for source in ["kcore", "cache"] {
+            let memory = plan(source, patterns);
+            assert_eq!(text["matched"], memory["matched"], "{source} {patterns:?}");
+            assert!(text == memory, "{source} {patterns:?}");
+        }
     }
+}
+
+fn succeed(arguments: &[&str]) -> String {
+    let output = run(arguments).expect("it runs");
+    assert!(output.status.success(), "{arguments:?}: {}", words(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn fail(arguments: &[&str], code: i32) -> String {
+    let output = run(arguments).expect("it runs");
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", words(&output));
+    words(&output)
+}
+
+fn modprobe(arguments: &[&str]) {
+    assert!(Command::new("modprobe").args(arguments).status().expect("modprobe runs").success());
+}
+
+/// The cache's file, as `cache clear` names it.
+fn cleared_cache() -> String {
+    let answer = succeed(&["cache", "clear"]);
+    answer.split(": ").next().expect("a path").to_owned()
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn the_cache_holds_until_a_module_comes_or_goes() {
+    cleared_cache();
+    assert!(fail(&["cache", "status"], 4).contains("there is no cache"));
+    succeed(&["cache", "warm"]);
+    assert!(succeed(&["cache", "status"]).contains("traceable functions"));
+    for change in [&["-r", "nf_tables"][..], &["nf_tables"]] {
+        modprobe(change);
+        assert!(fail(&["cache", "status"], 1).contains("modules were loaded or unloaded"), "{change:?}");
+        let told = run(&["list", "-v", "vfs_read"]).expect("it runs");
+        assert!(words(&told).contains("tables from kcore"), "{}", words(&told));
+        assert!(plan("auto", &["n*"]) == plan("text", &["n*"]), "{change:?}");
+        succeed(&["cache", "warm"]);
+        succeed(&["cache", "status"]);
+    }
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn a_cache_that_cannot_be_trusted_is_left_alone() {
+    let file = cleared_cache();
+    succeed(&["cache", "warm"]);
+    let folder = std::path::Path::new(&file).parent().expect("a folder");
+    let mode = |path: &std::path::Path| fs::metadata(path).expect("it is there").mode() & 0o7777;
+    assert_eq!((mode(file.as_ref()), mode(folder)), (0o600, 0o700));
+
+    let mut bytes = fs::read(&file).expect("readable");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&file, bytes).expect("writable");
+    assert!(fail(&["list", "--source", "cache", "vfs_read"], 1).contains("damaged"));
+    let run = run(&["list", "-v", "vfs_read"]).expect("it runs");
+    assert!(run.status.success() && words(&run).contains("damaged"), "{}", words(&run));
+
+    succeed(&["cache", "warm"]);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("root may");
+    assert!(fail(&["cache", "status"], 1).contains("others could have changed it"));
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn two_runs_at_once_make_one_cache() {
+    let file = cleared_cache();
+    let runs: Vec<_> = (0..2).map(|_| fastprobe(&["cache", "warm"]).spawn().expect("it runs")).collect();
+    for mut run in runs {
+        assert!(run.wait().expect("it ends").success());
+    }
+    succeed(&["cache", "status"]);
+    let folder = std::path::Path::new(&file).parent().expect("a folder");
+    assert_eq!(fs::read_dir(folder).expect("readable").count(), 1);
 }

@@ -60,6 +60,19 @@ impl Arguments {
 pub enum Command {
     /// Show what would be attached and what skipped, and why; attaches nothing
     List(ListArguments),
+    /// What is kept between runs: the kernel's tables of this boot
+    #[command(subcommand)]
+    Cache(CacheCommand),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum CacheCommand {
+    /// Say whether there is a cache and whether it can be used
+    Status,
+    /// Write it now, for the next run
+    Warm,
+    /// Remove it
+    Clear,
 }
 
 /// Which functions, and what to do about those that can't be attached.
@@ -111,6 +124,8 @@ pub struct Select {
 pub enum SourceChoice {
     /// The fastest that works; -v says why not a faster one
     Auto,
+    /// What an earlier run of this boot kept: fastprobe cache status
+    Cache,
     /// The kernel's memory, through /proc/kcore
     Kcore,
     /// /proc/kallsyms and tracefs
@@ -121,6 +136,7 @@ impl From<SourceChoice> for Wish {
     fn from(choice: SourceChoice) -> Self {
         match choice {
             SourceChoice::Auto => Self::Auto,
+            SourceChoice::Cache => Self::Only(Source::Cache),
             SourceChoice::Kcore => Self::Only(Source::Kcore),
             SourceChoice::Text => Self::Only(Source::Text),
         }

@@ -2,6 +2,8 @@
 
 use std::{
     io,
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -11,7 +13,7 @@ use fastprobe::{
     counting::Counting,
     plan::{Plan, plan},
     sys::Live,
-    tables::Root,
+    tables::{Root, Tables, cache::Folder},
 };
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -30,7 +32,8 @@ use super::{
 pub fn run(arguments: &CountArguments, started: Instant) -> Result<Exit> {
     let root = Root::machine();
     let patterns = select::patterns(&arguments.select, &root)?;
-    let (tables, tables_took) = select::tables(&root, &arguments.select, &patterns)?;
+    let cache = Folder::of_this_user();
+    let (tables, tables_took) = select::tables(&root, Some(&cache), &arguments.select, &patterns)?;
     let planning = Instant::now();
     let matches = select::matches(&arguments.select, &patterns, &tables)?;
     let plan = plan(&matches, select::policy(&arguments.select));
@@ -42,12 +45,33 @@ pub fn run(arguments: &CountArguments, started: Instant) -> Result<Exit> {
         say_why_not(exit, &plan);
         return Ok(exit);
     }
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("can't start the event loop")?
-        .block_on(session(arguments, &plan, chosen, &mut *render, started))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("can't start the event loop")?;
+    let (attached, wait) = mpsc::channel();
+    thread::scope(|scope| {
+        // The next run is to be faster, and this one not slower: nothing is kept before all is attached, and
+        // nothing at all where that fails.
+        scope.spawn(|| {
+            if wait.into_iter().next().is_some() {
+                keep(&tables, &root, &cache, arguments.select.verbose);
+            }
+        });
+        runtime.block_on(session(arguments, &plan, chosen, &mut *render, started, attached))
+    })?;
     Ok(Exit::Success)
+}
+
+/// Writes the cache. That it can't be written is no fault of this run.
+fn keep(tables: &Tables, root: &Root, cache: &Folder, verbose: u8) {
+    let started = Instant::now();
+    match tables.store(root, cache) {
+        Ok(true) if verbose > 0 => {
+            let took = started.elapsed().as_secs_f64() * 1e3;
+            eprintln!("fastprobe: tables kept in {} in {took:.1} ms", cache.file().display());
+        }
+        Err(error) if verbose > 0 => eprintln!("fastprobe: {error:#}"),
+        _ => {}
+    }
 }
 
 /// The exit code, where the plan is not to be carried out.
@@ -80,6 +104,7 @@ async fn session(
     chosen: select::Chosen,
     render: &mut dyn Render,
     started: Instant,
+    announce: mpsc::Sender<()>,
 ) -> Result<()> {
     // Before the attach, so that Ctrl-C during a long one still ends in a report. Before this point, and until
     // the kernel is done, the default holds: the process dies, and with it whatever was attached.
@@ -93,6 +118,8 @@ async fn session(
     let mut log = if verbose { ProgramLog::of(counting.program_info()?.id) } else { ProgramLog::none() };
     render.attached(&AttachReport::new(plan, plan.targets.len(), chosen, counting.timings(), started))?;
 
+    // Nobody waits for it where there is nothing to keep.
+    let _heard = announce.send(());
     stop.start(attached);
     let mut window = Window::new(attached, plan.targets.len());
     let mut ticks = arguments.interval.map(|period| ticker(attached, period));

@@ -1,15 +1,25 @@
 //! `fastprobe list PATTERN…`: the plan, and nothing but the plan.
 
 use anyhow::Result;
-use fastprobe::{plan::plan, tables::Root};
+use fastprobe::{
+    Error, ErrorKind,
+    plan::plan,
+    tables::{Root, cache::Folder},
+};
 
 use super::{args::ListArguments, exit::Exit, render, select};
 
 /// Runs the command.
 pub fn run(arguments: &ListArguments) -> Result<Exit> {
     let root = arguments.root.as_ref().map_or_else(Root::machine, Root::at);
+    if !root.path().is_dir() {
+        let message = format!("--root {}: no such folder", root.path().display());
+        let hint = "a folder with proc/kallsyms and sys/kernel/tracing/available_filter_functions in it";
+        return Err(Error::new(ErrorKind::Usage, message).with_hint(hint).into());
+    }
+    let cache = arguments.root.is_none().then(Folder::of_this_user);
     let patterns = select::patterns(&arguments.select, &root)?;
-    let (tables, _) = select::tables(&root, &arguments.select, &patterns)?;
+    let (tables, _) = select::tables(&root, cache.as_ref(), &arguments.select, &patterns)?;
     let matches = select::matches(&arguments.select, &patterns, &tables)?;
     let plan = plan(&matches, select::policy(&arguments.select));
     render::plan(&plan, arguments.select.json)?;

@@ -2,6 +2,7 @@
 //! this folder prints.
 
 mod args;
+mod cache;
 mod count;
 mod duration;
 mod exit;
@@ -21,6 +22,7 @@ pub fn run(started: Instant) -> ExitCode {
     let arguments = Arguments::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     let result = match &arguments.command {
         Some(Command::List(list)) => list::run(list),
+        Some(Command::Cache(command)) => cache::run(*command),
         None => count::run(&arguments.count, started),
     };
     match result {

@@ -11,7 +11,7 @@ use fastprobe::{
     Error, ErrorKind, module_file,
     pattern::{PatternSet, PatternText, Syntax, parse_file},
     plan::Policy,
-    tables::{Matches, Root, Source, Tables},
+    tables::{Matches, Root, Source, Tables, cache::Folder},
 };
 
 use super::{
@@ -95,18 +95,26 @@ fn expand(arguments: &[String]) -> Result<Vec<PatternText>> {
     Ok(texts)
 }
 
-/// Reads the tables below `root`, warning of what they lack.
-pub fn tables(root: &Root, select: &Select, patterns: &Patterns) -> Result<(Tables, Duration)> {
+/// Reads the tables below `root`, warning of what they lack; `cache` is for this machine's own.
+pub fn tables(
+    root: &Root,
+    cache: Option<&Folder>,
+    select: &Select,
+    patterns: &Patterns,
+) -> Result<(Tables, Duration)> {
     let started = Instant::now();
     // Generated code shows up in the text files alone.
     let source = if patterns.set.names_generated_code() { SourceChoice::Text } else { select.source };
-    let tables = Tables::read(root, source.into())?;
+    let tables = Tables::read(root, cache, source.into())?;
     let took = started.elapsed();
     for warning in tables.warnings() {
         warn(format_args!("{warning:#}; going on with the built-in denylist alone"), warning.hint());
     }
-    if let Some(reason) = tables.fallback().filter(|_| select.verbose > 0) {
-        eprintln!("fastprobe: {reason:#}; reading the text files");
+    if select.verbose > 0 {
+        for reason in tables.fallbacks() {
+            eprintln!("fastprobe: {reason:#}");
+        }
+        eprintln!("fastprobe: tables from {} in {:.1} ms", tables.source(), took.as_secs_f64() * 1e3);
     }
     if select.verbose > 1 {
         for step in tables.steps() {

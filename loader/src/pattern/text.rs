@@ -59,10 +59,14 @@ impl PatternText {
     }
 }
 
-/// The pattern in quotes.
+/// The pattern in quotes, or as much of it as fits into a line.
 impl fmt::Display for PatternText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}'", self.text)
+        const SHOWN: usize = 80;
+        match self.text.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "'{}…'", &self.text[..end]),
+            None => write!(f, "'{}'", self.text),
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! [`Tables::read`] reads each of the kernel's tables once; [`Tables::matching`] chooses from them in memory.
 
 mod blacklist;
+mod bytes;
+pub mod cache;
 mod files;
 pub mod kcore;
 mod matches;
@@ -11,6 +13,7 @@ mod symbols;
 mod text;
 
 pub use blacklist::Blacklist;
+use cache::{Folder, Key};
 pub use files::Root;
 use kcore::KcoreTables;
 use matches::MatchSink;
@@ -20,7 +23,7 @@ pub use symbols::{CORE_MODULE, Function, ModuleId};
 use text::TextTables;
 
 use crate::{
-    error::{Error, Result},
+    error::{Error, ErrorKind, Result},
     pattern::Matcher,
 };
 
@@ -39,40 +42,83 @@ pub fn is_function_type(kind: u8) -> bool {
 #[derive(Debug)]
 pub struct Tables {
     tables: Held,
+    source: Source,
+    /// What the cache would be good for, where one can be.
+    key: Option<Key>,
     warnings: Vec<Error>,
-    fallback: Option<Error>,
+    fallbacks: Vec<Error>,
 }
 
 #[derive(Debug)]
 enum Held {
-    Kcore(Box<KcoreTables>),
+    Memory(Box<KcoreTables>),
     Text(Box<TextTables>),
 }
 
 impl Tables {
-    /// Reads the tables below `root`, from the kernel's memory if that can be and `wish` allows it.
+    /// Reads the tables below `root` from the fastest source that works and that `wish` allows: the cache in
+    /// `cache` (none for a saved copy), the kernel's memory, its text files.
     ///
     /// # Errors
     ///
     /// `Unsupported` and `Permission` where a file isn't there or may not be read, or all addresses are
     /// hidden; `Malformed` for what can't be understood. A blacklist that can't be opened is a
     /// [warning](Self::warnings).
-    pub fn read(root: &Root, wish: Wish) -> Result<Self> {
-        let fallback = match wish {
-            Wish::Only(Source::Text) => None,
-            Wish::Only(Source::Kcore) => return kcore::read(root).map(Self::of_kcore),
-            Wish::Auto => match kcore::read(root) {
-                Ok(tables) => return Ok(Self::of_kcore(tables)),
-                Err(error) => Some(error),
-            },
+    pub fn read(root: &Root, cache: Option<&Folder>, wish: Wish) -> Result<Self> {
+        let allows = |source| wish == Wish::Auto || wish == Wish::Only(source);
+        let mut tables = Self {
+            tables: Held::Text(Box::default()),
+            source: Source::Text,
+            key: None,
+            warnings: Vec::new(),
+            fallbacks: Vec::new(),
         };
-        let mut tables = text::read(root)?;
-        let warnings = std::mem::take(&mut tables.warnings);
-        Ok(Self { tables: Held::Text(Box::new(tables)), warnings, fallback })
+        if let Some(cache) = cache.filter(|_| allows(Source::Cache)) {
+            match tables.load(root, cache) {
+                Ok(()) => return Ok(tables),
+                Err(error) if wish != Wish::Auto => return Err(error),
+                Err(error) => tables.fallbacks.push(error),
+            }
+        }
+        if allows(Source::Kcore) {
+            match kcore::read(root) {
+                Ok(read) => {
+                    (tables.tables, tables.source) = (Held::Memory(Box::new(read)), Source::Kcore);
+                    return Ok(tables);
+                }
+                Err(error) if wish != Wish::Auto => return Err(error),
+                Err(error) => tables.fallbacks.push(error),
+            }
+        }
+        let mut text = text::read(root)?;
+        tables.warnings = std::mem::take(&mut text.warnings);
+        tables.tables = Held::Text(Box::new(text));
+        Ok(tables)
     }
 
-    fn of_kcore(tables: KcoreTables) -> Self {
-        Self { tables: Held::Kcore(Box::new(tables)), warnings: Vec::new(), fallback: None }
+    /// Takes the tables from the cache.
+    fn load(&mut self, root: &Root, cache: &Folder) -> Result<()> {
+        let key = self.key.insert(Key::of(root)?);
+        let loaded = cache::load(cache, key)?.ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, format!("there is no cache in {}", cache.file().display()))
+                .with_hint("fastprobe cache warm writes one, as does every run that attaches")
+        })?;
+        (self.tables, self.source) = (Held::Memory(Box::new(loaded)), Source::Cache);
+        Ok(())
+    }
+
+    /// Writes the cache, if these tables come from the kernel's memory; whether they do.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`cache::store`].
+    pub fn store(&self, root: &Root, cache: &Folder) -> Result<bool> {
+        match (&self.tables, self.source, &self.key) {
+            (Held::Memory(tables), Source::Kcore, Some(key)) => {
+                cache::store(cache, root, key, tables).map(|()| true)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// The functions that match, and what is known about each.
@@ -83,7 +129,7 @@ impl Tables {
     pub fn matching(&self, matcher: &mut Matcher<'_>) -> Result<Matches> {
         let mut sink = MatchSink::new(self.sites(), self.blacklist());
         match &self.tables {
-            Held::Kcore(tables) => tables.matching(matcher, &mut sink)?,
+            Held::Memory(tables) => tables.matching(matcher, &mut sink)?,
             Held::Text(tables) => tables.matching(matcher, &mut sink)?,
         }
         Ok(sink.finish())
@@ -96,7 +142,7 @@ impl Tables {
     /// `Malformed` where the kernel's memory has a name that is none; what `each` fails with.
     pub fn for_each_function(&self, mut each: impl FnMut(Function<'_>) -> Result<()>) -> Result<()> {
         match &self.tables {
-            Held::Kcore(tables) => {
+            Held::Memory(tables) => {
                 tables.for_each_symbol(
                     |kind, function| {
                         if is_function_type(kind) { each(function) } else { Ok(()) }
@@ -110,7 +156,7 @@ impl Tables {
     /// The addresses of the ftrace records, ascending.
     pub fn sites(&self) -> &[u64] {
         match &self.tables {
-            Held::Kcore(tables) => &tables.sites,
+            Held::Memory(tables) => &tables.sites,
             Held::Text(tables) => &tables.sites,
         }
     }
@@ -118,7 +164,7 @@ impl Tables {
     /// Where probes are forbidden.
     pub fn blacklist(&self) -> &Blacklist {
         match &self.tables {
-            Held::Kcore(tables) => &tables.blacklist,
+            Held::Memory(tables) => &tables.blacklist,
             Held::Text(tables) => &tables.blacklist,
         }
     }
@@ -126,7 +172,7 @@ impl Tables {
     /// The names of the loaded modules.
     pub fn modules(&self) -> Vec<&[u8]> {
         match &self.tables {
-            Held::Kcore(tables) => tables.modules.iter().map(|module| &*module.name).collect(),
+            Held::Memory(tables) => tables.modules.iter().map(|module| &*module.name).collect(),
             Held::Text(tables) => tables.modules.iter().map(|name| &**name).collect(),
         }
     }
@@ -139,21 +185,18 @@ impl Tables {
 
     /// Where they come from.
     pub fn source(&self) -> Source {
-        match &self.tables {
-            Held::Kcore(_) => Source::Kcore,
-            Held::Text(_) => Source::Text,
-        }
+        self.source
     }
 
-    /// Why a faster source was not used.
-    pub fn fallback(&self) -> Option<&Error> {
-        self.fallback.as_ref()
+    /// Why faster sources were not used.
+    pub fn fallbacks(&self) -> &[Error] {
+        &self.fallbacks
     }
 
     /// How the reading went, step by step; nothing for the text files, which are read side by side.
     pub fn steps(&self) -> &[kcore::Step] {
         match &self.tables {
-            Held::Kcore(tables) => &tables.steps,
+            Held::Memory(tables) => &tables.steps,
             Held::Text(_) => &[],
         }
     }

@@ -15,6 +15,8 @@ pub enum Wish {
 /// A way to get at the kernel's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
+    /// What an earlier run of this boot kept.
+    Cache,
     /// The kernel's memory, through `/proc/kcore`.
     Kcore,
     /// `/proc/kallsyms` and the files beside it.
@@ -24,6 +26,7 @@ pub enum Source {
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Cache => "cache",
             Self::Kcore => "kcore",
             Self::Text => "text",
         })

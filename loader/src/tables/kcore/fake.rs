@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
+    Clock, KcoreTables,
     layout::{BlacklistLayout, FtraceLayout, ModKallsymsLayout, ModuleLayout, Structures},
     memory::{Memory, odd},
+    read_memory,
     tokens::tests::table,
     vmcoreinfo::VmCoreInfo,
 };
@@ -61,6 +63,7 @@ impl Memory for FakeMemory {
 }
 
 /// Memory and what describes it.
+#[allow(missing_docs, reason = "for tests")]
 pub struct FakeKernel {
     pub memory: FakeMemory,
     pub info: VmCoreInfo,
@@ -134,6 +137,16 @@ impl FakeKernel {
         put_records(&mut memory);
         put_blacklist(&mut memory);
         Self { memory, info: VmCoreInfo::parse(info.as_bytes()), structures: structures() }
+    }
+
+    /// Reads its tables.
+    pub fn read(&self) -> Result<KcoreTables> {
+        read_memory(&self.memory, &self.info, || Ok(self.structures.clone()), Clock::start())
+    }
+
+    /// Its tables, which are in order.
+    pub fn tables(&self) -> KcoreTables {
+        self.read().unwrap()
     }
 
     /// The same with a symbol elsewhere.

@@ -9,7 +9,7 @@ use super::{
     tokens::{Expander, Tokens},
     vmcoreinfo::VmCoreInfo,
 };
-use crate::error::Result;
+use crate::{error::Result, tables::bytes::Bytes};
 
 /// More symbols than any kernel has.
 const MAX_SYMBOLS: usize = 8 << 20;
@@ -24,12 +24,26 @@ const LONG_NAME: u8 = 0x80;
 #[derive(Debug)]
 pub struct CompressedSymbols {
     /// All tables, as they lie in memory, from one read.
-    memory: Vec<u8>,
-    names: Range<usize>,
-    offsets: Range<usize>,
-    count: usize,
+    memory: Bytes,
+    parts: Parts,
     tokens: Tokens,
-    rule: AddressRule,
+}
+
+/// Where the tables are within the memory that was read, and how they are to be understood.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parts {
+    /// `kallsyms_names`
+    pub names: Range<usize>,
+    /// `kallsyms_token_table`
+    pub token_table: Range<usize>,
+    /// `kallsyms_token_index`
+    pub token_index: Range<usize>,
+    /// `kallsyms_offsets`
+    pub offsets: Range<usize>,
+    /// `kallsyms_num_syms`
+    pub count: usize,
+    /// What the offsets mean.
+    pub rule: AddressRule,
 }
 
 /// How an entry of `kallsyms_offsets` becomes an address: it depends on version and configuration, and the
@@ -104,11 +118,33 @@ impl CompressedSymbols {
         let bytes = memory.bytes(start, (end - start) as usize)?;
         let [names, token_table, token_index, offsets] =
             tables.map(|table| (table.start - start) as usize..(table.end - start) as usize);
-        let tokens = Tokens::parse(&bytes[token_table], &bytes[token_index])?;
         let rule = AddressRule::Relative { base: 0 };
-        let mut symbols = Self { memory: bytes, names, offsets, count, tokens, rule };
-        symbols.rule = symbols.find_rule(memory, info)?;
+        let parts = Parts { names, token_table, token_index, offsets, count, rule };
+        let mut symbols = Self::from_parts(bytes.into(), parts)?;
+        symbols.parts.rule = symbols.find_rule(memory, info)?;
         Ok(symbols)
+    }
+
+    /// Tables that were read before.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where a part is not within `memory`, or not as large as the number of symbols asks for.
+    pub fn from_parts(memory: Bytes, parts: Parts) -> Result<Self> {
+        let part = |range: &Range<usize>| {
+            memory.get(range.clone()).ok_or_else(|| odd("a table of symbols beyond the memory that was read"))
+        };
+        if parts.count > MAX_SYMBOLS || part(&parts.offsets)?.len() != 4 * parts.count {
+            return Err(odd(format!("the addresses of {} symbols are missing", parts.count)));
+        }
+        part(&parts.names)?;
+        let tokens = Tokens::parse(part(&parts.token_table)?, part(&parts.token_index)?)?;
+        Ok(Self { memory, parts, tokens })
+    }
+
+    /// What [`Self::from_parts`] takes.
+    pub fn parts(&self) -> (&[u8], &Parts) {
+        (&self.memory, &self.parts)
     }
 
     /// The rule that gives `_stext` its address.
@@ -131,7 +167,7 @@ impl CompressedSymbols {
 
     /// How many symbols there are, data included.
     pub fn count(&self) -> usize {
-        self.count
+        self.parts.count
     }
 
     /// The tokens that the names are made of.
@@ -141,11 +177,11 @@ impl CompressedSymbols {
 
     /// The address of symbol number `index`.
     pub fn address(&self, index: usize) -> u64 {
-        self.rule.address(index, self.offset(index))
+        self.parts.rule.address(index, self.offset(index))
     }
 
     fn offset(&self, index: usize) -> u32 {
-        let at = self.offsets.start + 4 * index;
+        let at = self.parts.offsets.start + 4 * index;
         self.memory[at..at + 4].try_into().map_or(0, u32::from_ne_bytes)
     }
 
@@ -156,8 +192,8 @@ impl CompressedSymbols {
     /// `Malformed` where a name reaches beyond its table; what `each` fails with.
     #[inline(always)]
     pub fn for_each(&self, mut each: impl FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
-        let mut rest = &self.memory[self.names.clone()];
-        for index in 0..self.count {
+        let mut rest = &self.memory[self.parts.names.clone()];
+        for index in 0..self.parts.count {
             let (codes, next) =
                 split_name(rest).ok_or_else(|| odd(format!("the name of symbol {index} has no end")))?;
             each(index, codes)?;

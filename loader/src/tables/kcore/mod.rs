@@ -21,12 +21,14 @@ use std::{
 };
 
 use btf_file::BtfFile;
+#[cfg(test)]
+pub use fake::FakeKernel;
 use heads::HeadFilter;
-pub use kallsyms::CompressedSymbols;
+pub use kallsyms::{AddressRule, CompressedSymbols, Parts};
 use layout::Structures;
-use memory::odd;
+pub(super) use memory::odd;
 pub use memory::{Kcore, Memory};
-use modules::Module;
+pub use modules::Module;
 use tokens::Expander;
 pub use vmcoreinfo::VmCoreInfo;
 
@@ -199,14 +201,14 @@ fn expand<'e>(
 
 #[cfg(test)]
 mod tests {
-    use super::{fake::FakeKernel, *};
+    use super::*;
     use crate::{
         pattern::{PatternSet, PatternText, Syntax},
         tables::Matches,
     };
 
     fn tables(kernel: &FakeKernel) -> Result<KcoreTables> {
-        read_memory(&kernel.memory, &kernel.info, || Ok(kernel.structures.clone()), Clock::start())
+        kernel.read()
     }
 
     fn matches(tables: &KcoreTables, pattern: &str) -> Matches {

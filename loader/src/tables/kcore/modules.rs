@@ -7,7 +7,10 @@ use super::{
     layout::Structures,
     memory::{Memory, odd},
 };
-use crate::{error::Result, tables::is_function_type};
+use crate::{
+    error::Result,
+    tables::{bytes::Bytes, is_function_type},
+};
 
 /// `MODULE_STATE_UNFORMED`: on the list, and nothing in it is set up.
 const UNFORMED: u32 = 3;
@@ -30,12 +33,33 @@ pub struct Module {
     /// Its name.
     pub name: Box<[u8]>,
     /// Symbol table, names and types, as they lie in memory one after the other.
-    memory: Vec<u8>,
+    memory: Bytes,
     symbols: usize,
     names: Range<usize>,
 }
 
 impl Module {
+    /// A module's tables: the number of symbols, and where in `memory` their names are; the symbols lie before
+    /// the names and the types behind them.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where that can't be.
+    pub fn from_parts(name: &[u8], memory: Bytes, symbols: usize, names: Range<usize>) -> Result<Self> {
+        let table = symbols.checked_mul(SYMBOL_BYTES).is_some_and(|bytes| bytes <= names.start);
+        let types = names.end.checked_add(symbols) == Some(memory.len());
+        if !table || !types || names.start > names.end {
+            let name = name.escape_ascii();
+            return Err(odd(format!("the symbols of module {name} are not as they are known")));
+        }
+        Ok(Self { name: name.into(), memory, symbols, names })
+    }
+
+    /// What [`Self::from_parts`] takes.
+    pub fn parts(&self) -> (&[u8], usize, &Range<usize>) {
+        (&self.memory, self.symbols, &self.names)
+    }
+
     /// Calls `each` with type letter, address and name of every symbol that has a name.
     ///
     /// # Errors
@@ -124,15 +148,11 @@ fn read_symbols(memory: &dyn Memory, at: &Structures, name: &[u8], tables: &[u8]
     let names_at = names.checked_sub(start).ok_or_else(odd)?;
     let types_at = types.checked_sub(start).ok_or_else(odd)?;
     let total = types_at.checked_add(count).ok_or_else(odd)?;
-    if total > MAX_SYMBOL_BYTES || names_at > types_at || count * SYMBOL_BYTES as u64 > names_at {
+    if total > MAX_SYMBOL_BYTES {
         return Err(odd());
     }
-    Ok(Module {
-        name: name.into(),
-        memory: memory.bytes(start, total as usize)?,
-        symbols: count as usize,
-        names: names_at as usize..types_at as usize,
-    })
+    let memory = memory.bytes(start, total as usize)?;
+    Module::from_parts(name, memory.into(), count as usize, names_at as usize..types_at as usize)
 }
 
 fn word_at(bytes: &[u8], at: usize) -> Result<u64> {

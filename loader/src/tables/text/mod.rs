@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// What the files say.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TextTables {
     /// All functions.
     pub functions: Symbols,

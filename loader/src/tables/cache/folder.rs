@@ -1,0 +1,198 @@
+//! Where the cache is, and who may have written it.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use memmap2::Mmap;
+
+use super::odd;
+use crate::error::{Error, ErrorKind, Result};
+
+const FOLDER: &str = "fastprobe";
+const FILE: &str = "tables";
+
+/// More than any kernel's tables: 20 MB with all modules that there are.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// The folder that holds the cache: nobody but its owner may look into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// `$XDG_RUNTIME_DIR/fastprobe` where that belongs to who runs this (`sudo -E` brings somebody else's), else
+    /// `/run/fastprobe`. Both are gone at the next boot.
+    pub fn of_this_user() -> Self {
+        let own =
+            |folder: &PathBuf| fs::metadata(folder).is_ok_and(|m| m.is_dir() && Some(m.uid()) == user());
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own);
+        Self(runtime.unwrap_or_else(|| "/run".into()).join(FOLDER))
+    }
+
+    /// Another folder.
+    #[cfg(test)]
+    pub fn at(path: &Path) -> Self {
+        Self(path.join(FOLDER))
+    }
+
+    /// The cache's file.
+    pub fn file(&self) -> PathBuf {
+        self.0.join(FILE)
+    }
+
+    /// Opens the file and maps it; nothing where there is none.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where anybody else could have written it, or its size can't be right; `Io` where it can't be
+    /// read.
+    pub fn open(&self) -> Result<Option<Mmap>> {
+        match fs::symlink_metadata(&self.0) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(fault(&self.0, e)),
+            Ok(folder) => self.check("folder", &self.0, folder.is_dir(), &folder, 0o700)?,
+        }
+        let path = self.file();
+        let file =
+            OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&path);
+        let file = match file {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            other => other.map_err(|e| fault(&path, e))?,
+        };
+        let metadata = file.metadata().map_err(|e| fault(&path, e))?;
+        self.check("file", &path, metadata.is_file(), &metadata, 0o600)?;
+        if metadata.len() > MAX_BYTES {
+            return Err(odd(format!("{} has {} bytes", path.display(), metadata.len())));
+        }
+        map(&path, &file).map(Some)
+    }
+
+    fn check(&self, what: &str, path: &Path, kind: bool, metadata: &fs::Metadata, mode: u32) -> Result<()> {
+        let fault = if !kind {
+            "it is something else"
+        } else if Some(metadata.uid()) != user() {
+            "it belongs to somebody else"
+        } else if metadata.mode() & 0o7777 != mode {
+            "others could have changed it"
+        } else {
+            return Ok(());
+        };
+        Err(odd(format!("{} is not a {what} of mode {mode:04o} of our own: {fault}", path.display())))
+    }
+
+    /// Writes the file anew: whoever opens it sees the old one or the new one, whole.
+    ///
+    /// # Errors
+    ///
+    /// `Io` where the folder or the file can't be made.
+    pub fn replace(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+        let made = DirBuilder::new().mode(0o700).create(&self.0);
+        match made {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(fault(&self.0, e)),
+            _ => {}
+        }
+        let folder = fs::symlink_metadata(&self.0).map_err(|e| fault(&self.0, e))?;
+        self.check("folder", &self.0, folder.is_dir(), &folder, 0o700)?;
+        let mut file = tempfile::Builder::new()
+            .prefix(".tables-")
+            .permissions(Permissions::from_mode(0o600))
+            .tempfile_in(&self.0)
+            .map_err(|e| fault(&self.0, e))?;
+        let written = write(&mut io::BufWriter::with_capacity(1 << 20, file.as_file_mut()));
+        written.map_err(|e| fault(file.path(), e))?;
+        file.persist(self.file()).map_err(|e| fault(&self.file(), e.error))?;
+        Ok(())
+    }
+
+    /// Removes the file; whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// `Io` where it can't be removed.
+    pub fn clear(&self) -> Result<bool> {
+        match fs::remove_file(self.file()) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(fault(&self.file(), e)),
+        }
+    }
+}
+
+/// Who runs this: processes belong to their effective user.
+fn user() -> Option<u32> {
+    fs::metadata("/proc/self").ok().map(|metadata| metadata.uid())
+}
+
+fn fault(path: &Path, e: io::Error) -> Error {
+    Error::new(ErrorKind::Io, format!("can't use the cache {}", path.display())).with_source(e)
+}
+
+fn map(path: &Path, file: &File) -> Result<Mmap> {
+    // SAFETY: the file is our own and nobody else may write to it, and we never change one in place: `replace`
+    // makes a new one. Whoever can cut it short all the same, root, can end this process anyway.
+    let mapped = unsafe { Mmap::map(file) };
+    mapped.map_err(|e| fault(path, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn written(dir: &Path) -> Folder {
+        let folder = Folder::at(dir);
+        folder.replace(|out| out.write_all(b"tables")).unwrap();
+        folder
+    }
+
+    #[test]
+    fn what_was_written_is_mapped_and_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Folder::at(dir.path()).open().unwrap().is_none());
+        let folder = written(dir.path());
+        assert_eq!(folder.open().unwrap().unwrap()[..], *b"tables");
+        assert_eq!(fs::metadata(folder.file()).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 1);
+        assert!(folder.clear().unwrap() && !folder.clear().unwrap());
+        assert!(folder.open().unwrap().is_none());
+    }
+
+    #[test]
+    fn what_others_could_have_written_is_refused() {
+        let refused = |change: &dyn Fn(&Path, &Folder)| {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = written(dir.path());
+            change(&dir.path().join(FOLDER), &folder);
+            folder.open().unwrap_err().to_string()
+        };
+        let mode = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        assert!(refused(&|path, _| mode(path, 0o755)).contains("others could have changed it"));
+        assert!(refused(&|_, folder| mode(&folder.file(), 0o644)).contains("others could have changed it"));
+        let linked = refused(&|path, folder| {
+            fs::rename(folder.file(), path.join("other")).unwrap();
+            symlink(path.join("other"), folder.file()).unwrap();
+        });
+        assert!(linked.contains("can't use the cache"), "{linked}");
+        let not_a_file = refused(&|_, folder| {
+            fs::remove_file(folder.file()).unwrap();
+            fs::create_dir(folder.file()).unwrap();
+        });
+        assert!(not_a_file.contains("something else"), "{not_a_file}");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_made_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::at(&dir.path().join("missing"));
+        assert_eq!(folder.replace(|_| Ok(())).unwrap_err().kind(), ErrorKind::Io);
+        // A write that fails leaves the old one in place.
+        let folder = written(dir.path());
+        folder.replace(|_| Err(io::Error::other("disk full"))).unwrap_err();
+        assert_eq!(folder.open().unwrap().unwrap()[..], *b"tables");
+        assert_eq!(fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 1);
+    }
+}
