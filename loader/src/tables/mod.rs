@@ -13,7 +13,7 @@ mod symbols;
 mod text;
 
 pub use blacklist::Blacklist;
-use cache::{Folder, Key};
+use cache::{Folder, Kept, Key};
 pub use files::Root;
 use kcore::KcoreTables;
 use matches::MatchSink;
@@ -74,7 +74,7 @@ impl Tables {
             fallbacks: Vec::new(),
         };
         if let Some(cache) = cache.filter(|_| allows(Source::Cache)) {
-            match tables.load(root, cache) {
+            match tables.load(root, cache, wish == Wish::Auto) {
                 Ok(()) => return Ok(tables),
                 Err(error) if wish != Wish::Auto => return Err(error),
                 Err(error) => tables.fallbacks.push(error),
@@ -96,14 +96,27 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Takes the tables from the cache.
-    fn load(&mut self, root: &Root, cache: &Folder) -> Result<()> {
+    /// Takes the tables from the cache. Where modules came or went, the rest is read anew, if that is allowed.
+    fn load(&mut self, root: &Root, cache: &Folder, refresh: bool) -> Result<()> {
         let key = self.key.insert(Key::of(root)?);
-        let loaded = cache::load(cache, key)?.ok_or_else(|| {
+        let kept = cache::load(cache, key)?.ok_or_else(|| {
             Error::new(ErrorKind::Unsupported, format!("there is no cache in {}", cache.file().display()))
                 .with_hint("fastprobe cache warm writes one, as does every run that attaches")
         })?;
-        (self.tables, self.source) = (Held::Memory(Box::new(loaded)), Source::Cache);
+        let (tables, source) = match kept {
+            Kept { tables, complete: true } => (tables, Source::Cache),
+            Kept { tables, .. } if refresh => {
+                (kcore::refresh(root, tables.core, tables.modules)?, Source::Kcore)
+            }
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    "modules were loaded or unloaded since the cache was written",
+                )
+                .with_hint("fastprobe cache warm writes it anew"));
+            }
+        };
+        (self.tables, self.source) = (Held::Memory(Box::new(tables)), source);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! header      magic, version, number of sections, length of the file, checksum of header and directory,
 //!             boot id, build id, fingerprint of the modules
-//! directory   for each section: kind, place, length, checksum, three numbers, a module's name
+//! directory   for each section: kind, place, length, checksum, four numbers, a module's name
 //! sections    each at a multiple of 64 bytes
 //! ```
 //!
@@ -32,7 +32,7 @@ const MAGIC: [u8; 8] = *b"fastprob";
 const VERSION: u32 = 1;
 
 const HEADER_BYTES: usize = 128;
-const ENTRY_BYTES: usize = 120;
+const ENTRY_BYTES: usize = 128;
 const NAME_BYTES: usize = 64;
 const ALIGNMENT: usize = 64;
 
@@ -49,7 +49,7 @@ const BLACKLIST: u32 = 5;
 struct Section<'t> {
     kind: u32,
     name: &'t [u8],
-    numbers: [u64; 3],
+    numbers: [u64; 4],
     content: Content<'t>,
 }
 
@@ -73,7 +73,7 @@ impl Content<'_> {
 ///
 /// What `out` fails with.
 pub fn write(key: &Key, tables: &KcoreTables, out: &mut dyn io::Write) -> io::Result<()> {
-    let sections = sections(tables);
+    let sections = sections(key, tables);
     let mut at = HEADER_BYTES + sections.len() * ENTRY_BYTES;
     let mut places = Vec::with_capacity(sections.len());
     for section in &sections {
@@ -97,10 +97,10 @@ pub fn write(key: &Key, tables: &KcoreTables, out: &mut dyn io::Write) -> io::Re
     out.flush()
 }
 
-fn sections(tables: &KcoreTables) -> Vec<Section<'_>> {
+fn sections<'t>(key: &Key, tables: &'t KcoreTables) -> Vec<Section<'t>> {
     let words =
         |words: &mut dyn Iterator<Item = u64>| Content::Owned(words.flat_map(u64::to_ne_bytes).collect());
-    let plain = |kind, content| Section { kind, name: b"", numbers: [0; 3], content };
+    let plain = |kind, content| Section { kind, name: b"", numbers: [0; 4], content };
     let (memory, parts) = tables.core.parts();
     let ranges = tables.blacklist.ranges().iter();
     let mut sections = vec![
@@ -111,7 +111,8 @@ fn sections(tables: &KcoreTables) -> Vec<Section<'_>> {
     ];
     sections.extend(tables.modules.iter().map(|module| {
         let (memory, symbols, names) = module.parts();
-        let numbers = [symbols, names.start, names.end].map(|number| number as u64);
+        let identity = key.modules.get(&module.name).copied().unwrap_or(0);
+        let numbers = [symbols as u64, names.start as u64, names.end as u64, identity];
         Section { kind: MODULE, name: &module.name, numbers, content: Content::Borrowed(memory) }
     }));
     sections
@@ -127,7 +128,7 @@ fn header(key: &Key, sections: usize, length: usize) -> Vec<u8> {
     header.extend(key.boot_id);
     header.extend([0; 4]);
     header.extend(key.build_id);
-    header.extend(key.modules.to_ne_bytes());
+    header.extend(key.fingerprint().to_ne_bytes());
     header.resize(HEADER_BYTES, 0);
     header
 }
@@ -151,22 +152,32 @@ struct Entry<'f> {
     kind: u32,
     range: Range<usize>,
     checksum: u64,
-    numbers: [u64; 3],
+    numbers: [u64; 4],
     name: &'f [u8],
 }
 
-/// Reads the tables in `file` if they are those that `key` stands for.
+/// What a file has.
+#[derive(Debug)]
+pub struct Kept {
+    /// Its tables; of the modules those that are loaded still.
+    pub tables: KcoreTables,
+    /// No module came or went since.
+    pub complete: bool,
+}
+
+/// Reads the tables in `file` if they are of the boot and the kernel that `key` stands for.
 ///
 /// # Errors
 ///
-/// `Malformed` where they are of another boot, kernel or set of modules, where the file is of another version,
-/// damaged or cut short, and where its tables are not what they should be.
-pub fn read(key: &Key, file: Mmap) -> Result<KcoreTables> {
+/// `Malformed` where they are of another boot or kernel, where the file is of another version, damaged or cut
+/// short, and where its tables are not what they should be.
+pub fn read(key: &Key, file: Mmap) -> Result<Kept> {
     let file = Arc::new(file);
     let mut core = (None, None);
     let mut modules = Vec::new();
     let (mut sites, mut blacklist) = (None, None);
-    for entry in entries(key, &file)? {
+    let (entries, complete) = entries(key, &file)?;
+    for entry in entries {
         let bytes = Bytes::mapped(&file, entry.range.clone());
         let bytes = bytes.ok_or_else(|| odd("a section beyond the end of the file"))?;
         if XxHash3_64::oneshot(&bytes) != entry.checksum {
@@ -175,7 +186,10 @@ pub fn read(key: &Key, file: Mmap) -> Result<KcoreTables> {
         match entry.kind {
             CORE => core.0 = Some(bytes),
             CORE_PARTS => core.1 = Some(parts_from_words(&words(&bytes)?)?),
-            MODULE => modules.push(module(&entry, bytes)?),
+            MODULE if key.modules.get(entry.name) == Some(&entry.numbers[3]) => {
+                modules.push(module(&entry, bytes)?);
+            }
+            MODULE => {}
             SITES => sites = Some(words(&bytes)?).filter(|sites| sites.is_sorted()),
             BLACKLIST => {
                 let words = words(&bytes)?;
@@ -189,11 +203,11 @@ pub fn read(key: &Key, file: Mmap) -> Result<KcoreTables> {
         return Err(odd("a section is missing"));
     };
     let core = CompressedSymbols::from_parts(memory, parts)?;
-    Ok(KcoreTables { core, modules, sites, blacklist, steps: Vec::new() })
+    Ok(Kept { tables: KcoreTables { core, modules, sites, blacklist, steps: Vec::new() }, complete })
 }
 
-/// Checks the header, and gives the directory.
-fn entries<'f>(key: &Key, file: &'f [u8]) -> Result<Vec<Entry<'f>>> {
+/// Checks the header; gives the directory, and whether the modules are the same.
+fn entries<'f>(key: &Key, file: &'f [u8]) -> Result<(Vec<Entry<'f>>, bool)> {
     let header: &[u8; HEADER_BYTES] = file.first_chunk().ok_or_else(|| odd("it has no header"))?;
     let number = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_ne_bytes);
     if header[..8] != MAGIC || number(8) != VERSION {
@@ -214,28 +228,28 @@ fn entries<'f>(key: &Key, file: &'f [u8]) -> Result<Vec<Entry<'f>>> {
     if expected[32..104] != header[32..104] {
         return Err(odd("it is of another boot or another kernel"));
     }
-    if expected[104..] != header[104..] {
-        return Err(odd("modules were loaded or unloaded"));
-    }
-    head[HEADER_BYTES..].as_chunks().0.iter().map(entry).collect()
+    let entries: Result<_> = head[HEADER_BYTES..].as_chunks().0.iter().map(entry).collect();
+    Ok((entries?, expected[104..] == header[104..]))
 }
 
 fn entry(bytes: &[u8; ENTRY_BYTES]) -> Result<Entry<'_>> {
     let (kind, rest) = bytes.split_at(8);
-    let (numbers, name) = rest.split_at(48);
-    let [place, length, checksum, n0, n1, n2] = words(numbers)?[..] else { return Err(odd("no numbers")) };
+    let (numbers, name) = rest.split_at(56);
+    let [place, length, checksum, n0, n1, n2, n3] = words(numbers)?[..] else {
+        return Err(odd("no numbers"));
+    };
     let end = place.checked_add(length).ok_or_else(|| odd("a section beyond the end of the file"))?;
     Ok(Entry {
         kind: kind[..4].try_into().map_or(0, u32::from_ne_bytes),
         range: place as usize..end as usize,
         checksum,
-        numbers: [n0, n1, n2],
+        numbers: [n0, n1, n2, n3],
         name: &name[..memchr::memchr(0, name).unwrap_or(name.len())],
     })
 }
 
 fn module(entry: &Entry<'_>, bytes: Bytes) -> Result<Module> {
-    let [symbols, start, end] = entry.numbers.map(|number| number as usize);
+    let [symbols, start, end, _] = entry.numbers.map(|number| number as usize);
     Module::from_parts(entry.name, bytes, symbols, start..end)
 }
 
@@ -282,13 +296,13 @@ fn parts_from_words(words: &[u64]) -> Result<Parts> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::{collections::BTreeMap, io::Write};
 
     use super::*;
     use crate::tables::kcore::FakeKernel;
 
     fn key() -> Key {
-        Key { boot_id: [b'b'; 36], build_id: [1; 32], modules: 7, names: vec![(*b"kvm").into()] }
+        Key { boot_id: [b'b'; 36], build_id: [1; 32], modules: [((*b"kvm").into(), 7)].into() }
     }
 
     fn map(bytes: &[u8]) -> Mmap {
@@ -321,7 +335,8 @@ mod tests {
             let tables = kernel.tables();
             let mut bytes = Vec::new();
             write(&key(), &tables, &mut bytes).unwrap();
-            let again = read(&key(), map(&bytes)).unwrap();
+            let Kept { tables: again, complete } = read(&key(), map(&bytes)).unwrap();
+            assert!(complete);
             assert_eq!(symbols(&again), symbols(&tables));
             assert_eq!(again.sites, tables.sites);
             assert_eq!(again.blacklist, tables.blacklist);
@@ -334,7 +349,13 @@ mod tests {
         let fault = |key: Key| read(&key, map(&example())).unwrap_err().to_string();
         assert!(fault(Key { boot_id: [b'c'; 36], ..key() }).contains("another boot"));
         assert!(fault(Key { build_id: [2; 32], ..key() }).contains("another kernel"));
-        assert!(fault(Key { modules: 8, ..key() }).contains("modules were loaded or unloaded"));
+        for modules in [BTreeMap::new(), [((*b"kvm").into(), 8)].into()] {
+            let kept = read(&Key { modules, ..key() }, map(&example())).unwrap();
+            assert!(!kept.complete && kept.tables.modules.is_empty());
+        }
+        let more = [((*b"kvm").into(), 7), ((*b"xfs").into(), 8)].into();
+        let kept = read(&Key { modules: more, ..key() }, map(&example())).unwrap();
+        assert!(!kept.complete && kept.tables.modules.len() == 1);
     }
 
     #[test]
@@ -375,11 +396,11 @@ mod tests {
         };
         assert!(read(&key(), map(&signed(good.clone()))).is_ok());
         for at in 0..good.len() {
-            for flip in [0x01, 0x80, 0xff] {
+            for flip in [0x01, 0xff] {
                 let mut bad = good.clone();
                 bad[at] ^= flip;
-                if let Ok(tables) = read(&key(), map(&signed(bad))) {
-                    let _whatever = tables.for_each_symbol(|_, _| Ok(()));
+                if let Ok(kept) = read(&key(), map(&signed(bad))) {
+                    let _whatever = kept.tables.for_each_symbol(|_, _| Ok(()));
                 }
             }
         }

@@ -1,6 +1,12 @@
 //! What a cache is good for: one boot of one kernel with these modules.
 
-use std::{fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::Path,
+};
 
 use twox_hash::XxHash3_64;
 
@@ -20,29 +26,42 @@ pub struct Key {
     pub boot_id: [u8; 36],
     /// The kernel's build id, from `/sys/kernel/notes`: zeros behind its 20 bytes.
     pub build_id: [u8; 32],
-    /// The names, sizes and addresses of all loaded modules, hashed.
-    pub modules: u64,
-    /// The names of those modules, sorted.
-    pub names: Vec<Box<[u8]>>,
+    /// All loaded modules, by name.
+    pub modules: BTreeMap<Box<[u8]>, Identity>,
 }
+
+/// One loading of one module: its size, its address, and the number of its folder in sysfs, hashed. That number
+/// is new each time, so a module that was built anew and fits into the same place is another one.
+pub type Identity = u64;
 
 impl Key {
     /// The key of the kernel below `root`, as it is now.
     ///
     /// # Errors
     ///
-    /// `Io` where a file can't be read; `Permission` where the addresses of modules are hidden, since one that is
-    /// loaded again then looks the same; `Malformed` for a file of unknown form.
+    /// `Io` where a file can't be read; `Permission` where the addresses of modules are hidden; `Malformed` for a
+    /// file of unknown form.
     pub fn of(root: &Root) -> Result<Self> {
         let boot_id = read(&root.path().join("proc/sys/kernel/random/boot_id"))?;
         let boot_id = boot_id.first_chunk().ok_or_else(|| odd("a boot id of less than 36 characters"))?;
         let notes = read(&root.path().join("sys/kernel/notes"))?;
         let build_id = build_id(&notes).ok_or_else(|| odd("no build id in /sys/kernel/notes"))?;
-        let (modules, names) = match root.modules()? {
-            Some((path, _)) => fingerprint(&read(&path)?)?,
-            None => (0, Vec::new()),
+        let modules = match root.modules()? {
+            Some((path, _)) => identities(&read(&path)?, &root.path().join("sys/module"))?,
+            None => BTreeMap::new(),
         };
-        Ok(Self { boot_id: *boot_id, build_id, modules, names })
+        Ok(Self { boot_id: *boot_id, build_id, modules })
+    }
+
+    /// All modules in one number.
+    pub fn fingerprint(&self) -> u64 {
+        let mut all = Vec::new();
+        for (name, identity) in &self.modules {
+            all.extend_from_slice(name);
+            all.extend_from_slice(&[0]);
+            all.extend_from_slice(&identity.to_ne_bytes());
+        }
+        XxHash3_64::oneshot(&all)
     }
 }
 
@@ -68,10 +87,9 @@ fn build_id(mut notes: &[u8]) -> Option<[u8; 32]> {
     }
 }
 
-/// Hash and names of the modules in the text of `/proc/modules`: name, size and address of each line.
-fn fingerprint(text: &[u8]) -> Result<(u64, Vec<Box<[u8]>>)> {
-    let mut lines = Vec::new();
-    let mut names: Vec<Box<[u8]>> = Vec::new();
+/// The modules in the text of `/proc/modules`, with their folders in `sysfs`.
+fn identities(text: &[u8], sysfs: &Path) -> Result<BTreeMap<Box<[u8]>, Identity>> {
+    let mut modules = BTreeMap::new();
     for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
         let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
         let [name, size, _, _, _, address, ..] = fields[..] else {
@@ -80,12 +98,11 @@ fn fingerprint(text: &[u8]) -> Result<(u64, Vec<Box<[u8]>>)> {
         if address.iter().all(|b| matches!(b, b'0' | b'x')) {
             return Err(Error::new(ErrorKind::Permission, "the kernel hides the addresses of its modules"));
         }
-        lines.push([name, size, address].join(&b' '));
-        names.push(name.into());
+        let folder = fs::metadata(sysfs.join(OsStr::from_bytes(name))).map_or(0, |metadata| metadata.ino());
+        let identity = XxHash3_64::oneshot(&[size, address, &folder.to_ne_bytes()].join(&b' '));
+        modules.insert(name.into(), identity);
     }
-    lines.sort_unstable();
-    names.sort_unstable();
-    Ok((XxHash3_64::oneshot(&lines.join(&b'\n')), names))
+    Ok(modules)
 }
 
 #[cfg(test)]
@@ -108,17 +125,29 @@ mod tests {
     }
 
     #[test]
-    fn a_module_at_another_address_is_another_module() {
-        let key = |text: &str| fingerprint(text.as_bytes()).unwrap().0;
-        let kvm = key("kvm 100 1 amd, Live 0xffffffffc0000000\namd 5 0 - Live 0xffffffffc0100000\n");
-        assert_eq!(kvm, key("amd 5 0 - Live 0xffffffffc0100000 (E)\nkvm 100 0 - Live 0xffffffffc0000000\n"));
-        assert_ne!(kvm, key("amd 5 0 - Live 0xffffffffc0100000\nkvm 100 0 - Live 0xffffffffc0001000\n"));
-        assert_ne!(kvm, key("amd 5 0 - Live 0xffffffffc0100000\n"));
+    fn a_module_that_was_loaded_again_is_another_one() {
+        let sysfs = tempfile::tempdir().unwrap();
+        let modules = |text: &str| identities(text.as_bytes(), sysfs.path()).unwrap();
+        let two = "kvm 100 1 amd, Live 0xffffffffc0000000\namd 5 0 - Live 0xffffffffc0100000\n";
+        let before = modules(two);
+        assert_eq!(
+            before,
+            modules("amd 5 0 - Live 0xffffffffc0100000 (E)\nkvm 100 0 - Live 0xffffffffc0000000\n")
+        );
+        assert_ne!(
+            before,
+            modules("kvm 100 1 amd, Live 0xffffffffc0001000\namd 5 0 - Live 0xffffffffc0100000\n")
+        );
+        assert_ne!(before, modules("amd 5 0 - Live 0xffffffffc0100000\n"));
+        fs::create_dir(sysfs.path().join("kvm")).unwrap();
+        let again = modules(two);
+        assert_ne!(before[&b"kvm"[..]], again[&b"kvm"[..]]);
+        assert_eq!(before[&b"amd"[..]], again[&b"amd"[..]]);
     }
 
     #[test]
     fn hidden_addresses_and_unknown_lines_make_no_key() {
-        let fault = |text: &str| fingerprint(text.as_bytes()).unwrap_err().kind();
+        let fault = |text: &str| identities(text.as_bytes(), Path::new("/nowhere")).unwrap_err().kind();
         assert_eq!(fault("kvm 100 0 - Live 0x0000000000000000\n"), ErrorKind::Permission);
         assert_eq!(fault("kvm 100\n"), ErrorKind::Malformed);
     }

@@ -8,6 +8,7 @@ mod format;
 mod key;
 
 pub use folder::Folder;
+pub use format::Kept;
 pub use key::Key;
 
 use super::{files::Root, kcore::KcoreTables};
@@ -18,12 +19,12 @@ fn odd(what: impl Into<String>) -> Error {
     Error::new(ErrorKind::Malformed, what)
 }
 
-/// The tables in the cache, if it has those that `key` stands for; nothing where there is no cache.
+/// The tables in the cache, if it has those of this boot and kernel; nothing where there is no cache.
 ///
 /// # Errors
 ///
 /// What is wrong with it, each a reason to read the kernel's memory.
-pub fn load(folder: &Folder, key: &Key) -> Result<Option<KcoreTables>> {
+pub fn load(folder: &Folder, key: &Key) -> Result<Option<Kept>> {
     match folder.open()? {
         Some(file) => {
             let fault = |e| odd(format!("can't use the cache {}", folder.file().display())).with_source(e);
@@ -41,7 +42,7 @@ pub fn load(folder: &Folder, key: &Key) -> Result<Option<KcoreTables>> {
 pub fn store(folder: &Folder, root: &Root, key: &Key, tables: &KcoreTables) -> Result<()> {
     let mut names: Vec<&[u8]> = tables.modules.iter().map(|module| &*module.name).collect();
     names.sort_unstable();
-    if *key != Key::of(root)? || !names.iter().copied().eq(key.names.iter().map(|name| &**name)) {
+    if *key != Key::of(root)? || !names.iter().copied().eq(key.modules.keys().map(|name| &**name)) {
         return Err(odd("no cache was written: modules were loaded or unloaded meanwhile"));
     }
     folder.replace(|out| format::write(key, tables, out))
@@ -78,11 +79,11 @@ mod tests {
         assert!(load(&folder, &key).unwrap().is_none());
         let tables = FakeKernel::self_relative().tables();
         store(&folder, &root, &key, &tables).unwrap();
-        assert_eq!(load(&folder, &key).unwrap().unwrap().sites, tables.sites);
+        assert_eq!(load(&folder, &key).unwrap().unwrap().tables.sites, tables.sites);
 
         fs::write(dir.path().join("proc/modules"), MODULES.replace("c010", "c020")).unwrap();
-        let error = load(&folder, &Key::of(&root).unwrap()).unwrap_err();
-        assert!(format!("{error:#}").contains("modules were loaded or unloaded"), "{error:#}");
+        let kept = load(&folder, &Key::of(&root).unwrap()).unwrap().unwrap();
+        assert!(!kept.complete && kept.tables.modules.is_empty());
         // And they are not stored under a key that holds no more.
         assert!(store(&folder, &root, &key, &tables).unwrap_err().to_string().contains("meanwhile"));
     }

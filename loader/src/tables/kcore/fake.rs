@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{
-    Clock, KcoreTables,
+    Clock, CompressedSymbols, KcoreTables, Module,
     layout::{BlacklistLayout, FtraceLayout, ModKallsymsLayout, ModuleLayout, Structures},
     memory::{Memory, odd},
-    read_memory,
+    read_rest,
     tokens::tests::table,
     vmcoreinfo::VmCoreInfo,
 };
@@ -141,7 +141,17 @@ impl FakeKernel {
 
     /// Reads its tables.
     pub fn read(&self) -> Result<KcoreTables> {
-        read_memory(&self.memory, &self.info, || Ok(self.structures.clone()), Clock::start())
+        let mut clock = Clock::start();
+        let core = CompressedSymbols::read(&self.memory, &self.info)?;
+        clock.step("symbols", self.memory.reads());
+        read_rest(&self.memory, core, Vec::new(), &mut || Ok(self.structures.clone()), clock)
+    }
+
+    /// Reads what can have changed.
+    pub fn refresh(&self, core: CompressedSymbols, modules: Vec<Module>) -> Result<KcoreTables> {
+        let mut clock = Clock::start();
+        clock.step("before", self.memory.reads());
+        read_rest(&self.memory, core, modules, &mut || Ok(self.structures.clone()), clock)
     }
 
     /// Its tables, which are in order.

@@ -71,28 +71,50 @@ pub struct Step {
 /// `Unsupported`, `Permission` or `Io` where it can't be read, `Malformed` where anything is not as in the kernels
 /// that are known. Each is a reason to read the text files.
 pub fn read(root: &Root) -> Result<KcoreTables> {
-    thread::scope(|scope| {
-        // Needed only once the symbols are there, and as slow.
-        let structures = scope.spawn(|| Structures::from_btf(&mut BtfFile::open(&root.btf())?));
-        let mut clock = Clock::start();
-        let kcore = Kcore::open(&root.kcore())?;
-        clock.step("headers", kcore.reads());
-        let structures = || {
-            let joined = structures.join();
-            joined.map_err(|_| Error::new(ErrorKind::Io, "the thread that read BTF died"))?
-        };
-        read_memory(&kcore, kcore.info(), structures, clock)
+    with_kcore(root, |kcore, structures, mut clock| {
+        let core = CompressedSymbols::read(kcore, kcore.info())?;
+        clock.step("symbols", kcore.reads());
+        read_rest(kcore, core, Vec::new(), structures, clock)
     })
 }
 
-fn read_memory(
+/// Brings tables up to date that were read earlier in this boot: the core's symbols never change, and of the
+/// modules those are given that are loaded still.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub fn refresh(root: &Root, core: CompressedSymbols, modules: Vec<Module>) -> Result<KcoreTables> {
+    with_kcore(root, |kcore, structures, clock| read_rest(kcore, core, modules, structures, clock))
+}
+
+/// Opens the kernel's memory, while another thread looks for the layout of its structures: that is needed only
+/// once the symbols are there, and takes as long.
+fn with_kcore(
+    root: &Root,
+    work: impl FnOnce(&Kcore, &mut dyn FnMut() -> Result<Structures>, Clock) -> Result<KcoreTables>,
+) -> Result<KcoreTables> {
+    thread::scope(|scope| {
+        let mut structures = Some(scope.spawn(|| Structures::from_btf(&mut BtfFile::open(&root.btf())?)));
+        let mut clock = Clock::start();
+        let kcore = Kcore::open(&root.kcore())?;
+        clock.step("headers", kcore.reads());
+        let mut structures = || {
+            let joined = structures.take().and_then(|thread| thread.join().ok());
+            joined.ok_or_else(|| Error::new(ErrorKind::Io, "the thread that read BTF died"))?
+        };
+        work(&kcore, &mut structures, clock)
+    })
+}
+
+/// Everything but the core's symbols, which lead to it.
+fn read_rest(
     memory: &dyn Memory,
-    info: &VmCoreInfo,
-    structures: impl FnOnce() -> Result<Structures>,
+    core: CompressedSymbols,
+    known: Vec<Module>,
+    structures: &mut dyn FnMut() -> Result<Structures>,
     mut clock: Clock,
 ) -> Result<KcoreTables> {
-    let core = CompressedSymbols::read(memory, info)?;
-    clock.step("symbols", memory.reads());
     let [modules, sites, blacklist] = core.find([b"modules", b"ftrace_pages_start", b"kprobe_blacklist"])?;
     let address = |symbol: Option<usize>, name: &str| {
         symbol.map(|index| core.address(index)).ok_or_else(|| odd(format!("no symbol {name}")))
@@ -101,7 +123,7 @@ fn read_memory(
     let structures = structures()?;
     clock.step("BTF, from here on", memory.reads());
     let modules = match modules {
-        Some(head) => modules::read(memory, &structures, core.address(head))?,
+        Some(head) => modules::read(memory, &structures, core.address(head), known)?,
         // A kernel without modules has no list of them.
         None => Vec::new(),
     };
@@ -260,6 +282,19 @@ mod tests {
         let reads = |name: &str| tables.steps.iter().find(|step| step.name == name).unwrap().reads;
         // The size, the tables, the base; the list and two for the module; a variable and two for each group.
         assert_eq!((reads("symbols"), reads("modules"), reads("ftrace records")), (3, 3, 5));
+    }
+
+    #[test]
+    fn what_is_known_of_core_and_modules_is_not_read_again() {
+        let kernel = FakeKernel::self_relative();
+        let KcoreTables { core, modules, sites, .. } = kernel.tables();
+        let again = kernel.refresh(core, modules).unwrap();
+        assert_eq!(again.sites, sites);
+        assert_eq!(named(&again, "kvm*"), ["kvm_core", "kvm_init", "kvm_exit"]);
+        let reads = |name: &str| again.steps.iter().find(|step| step.name == name).unwrap().reads;
+        assert_eq!(reads("modules"), 2);
+        let KcoreTables { core, .. } = kernel.tables();
+        assert_eq!(named(&kernel.refresh(core, Vec::new()).unwrap(), "kvm:*"), ["kvm_init", "kvm_exit"]);
     }
 
     #[test]

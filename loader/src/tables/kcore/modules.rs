@@ -1,7 +1,7 @@
 //! The loaded modules and their symbols: the list that `/proc/modules` shows, walked in memory
 //! (`include/linux/module.h`, `kernel/module/kallsyms.c`, 6.1 to 7.3).
 
-use std::ops::Range;
+use std::{collections::HashMap, ops::Range};
 
 use super::{
     layout::Structures,
@@ -96,20 +96,27 @@ impl Module {
     }
 }
 
-/// Reads all modules on the list at `head`: two reads for each, or three where it is just being loaded.
+/// Reads all modules on the list at `head`: two reads for each, or three where it is just being loaded, or one
+/// where it is among the `known`.
 ///
 /// # Errors
 ///
 /// `Malformed` where the list runs in a circle or a module's tables are not where they are known to be; `Io`
 /// where memory can't be read.
-pub fn read(memory: &dyn Memory, structures: &Structures, head: u64) -> Result<Vec<Module>> {
+pub fn read(
+    memory: &dyn Memory,
+    structures: &Structures,
+    head: u64,
+    known: Vec<Module>,
+) -> Result<Vec<Module>> {
+    let mut known: HashMap<Box<[u8]>, Module> = known.into_iter().map(|m| (m.name.clone(), m)).collect();
     let mut modules = Vec::new();
     let mut next = memory.word(head)?;
     while next != head {
         if modules.len() == MAX_MODULES {
             return Err(odd("a list of modules without an end"));
         }
-        let (module, following) = read_module(memory, structures, next)?;
+        let (module, following) = read_module(memory, structures, next, &mut known)?;
         modules.extend(module);
         next = following;
     }
@@ -117,7 +124,12 @@ pub fn read(memory: &dyn Memory, structures: &Structures, head: u64) -> Result<V
 }
 
 /// The module whose list entry is at `entry`, if it is set up, and the entry after it.
-fn read_module(memory: &dyn Memory, at: &Structures, entry: u64) -> Result<(Option<Module>, u64)> {
+fn read_module(
+    memory: &dyn Memory,
+    at: &Structures,
+    entry: u64,
+    known: &mut HashMap<Box<[u8]>, Module>,
+) -> Result<(Option<Module>, u64)> {
     let module = &at.module;
     let start = entry.checked_sub(module.list as u64).ok_or_else(|| odd("a module below all memory"))?;
     let bytes = memory.bytes(start, module.size)?;
@@ -128,6 +140,9 @@ fn read_module(memory: &dyn Memory, at: &Structures, entry: u64) -> Result<(Opti
     }
     let name = bytes.get(module.name..).unwrap_or_default();
     let name = &name[..memchr::memchr(0, name).filter(|&end| end < NAME_BYTES).unwrap_or(0)];
+    if let Some(module) = known.remove(name) {
+        return Ok((Some(module), next));
+    }
     // Once a module runs, its tables are described within its own structure.
     let within = tables.checked_sub(start).and_then(|at| bytes.get(usize::try_from(at).ok()?..));
     let tables = match within.and_then(|bytes| bytes.get(..at.mod_kallsyms.size)) {
