@@ -33,9 +33,9 @@ pub fn run(arguments: &CountArguments, started: Instant) -> Result<Exit> {
     let root = Root::machine();
     let patterns = select::patterns(&arguments.select, &root)?;
     let cache = Folder::of_this_user();
-    let (tables, tables_took) = select::tables(&root, Some(&cache), &arguments.select, &patterns)?;
+    let (mut tables, tables_took) = select::tables(&root, Some(&cache), &arguments.select, &patterns)?;
     let planning = Instant::now();
-    let matches = select::matches(&arguments.select, &patterns, &tables)?;
+    let matches = select::matches(&root, &arguments.select, &patterns, &mut tables)?;
     let plan = plan(&matches, select::policy(&arguments.select));
     let chosen = select::Chosen { source: tables.source(), tables: tables_took, plan: planning.elapsed() };
     let mut render = renderer(arguments);

@@ -19,8 +19,8 @@ pub fn run(arguments: &ListArguments) -> Result<Exit> {
     }
     let cache = arguments.root.is_none().then(Folder::of_this_user);
     let patterns = select::patterns(&arguments.select, &root)?;
-    let (tables, _) = select::tables(&root, cache.as_ref(), &arguments.select, &patterns)?;
-    let matches = select::matches(&arguments.select, &patterns, &tables)?;
+    let (mut tables, _) = select::tables(&root, cache.as_ref(), &arguments.select, &patterns)?;
+    let matches = select::matches(&root, &arguments.select, &patterns, &mut tables)?;
     let plan = plan(&matches, select::policy(&arguments.select));
     render::plan(&plan, arguments.select.json)?;
     let incomplete = arguments.select.strict && !plan.skipped.is_empty();

@@ -11,7 +11,7 @@ use fastprobe::{
     Error, ErrorKind, module_file,
     pattern::{PatternSet, PatternText, Syntax, parse_file},
     plan::Policy,
-    tables::{Matches, Root, Source, Tables, cache::Folder},
+    tables::{Matches, Root, Source, Tables, Wish, cache::Folder},
 };
 
 use super::{
@@ -103,17 +103,10 @@ pub fn tables(
     patterns: &Patterns,
 ) -> Result<(Tables, Duration)> {
     let started = Instant::now();
-    // Generated code shows up in the text files alone.
-    let source = if patterns.set.names_generated_code() { SourceChoice::Text } else { select.source };
-    let tables = Tables::read(root, cache, source.into())?;
+    let tables = Tables::read(root, cache, wish(select, patterns))?;
     let took = started.elapsed();
-    for warning in tables.warnings() {
-        warn(format_args!("{warning:#}; going on with the built-in denylist alone"), warning.hint());
-    }
+    say_how(select, &tables, 0);
     if select.verbose > 0 {
-        for reason in tables.fallbacks() {
-            eprintln!("fastprobe: {reason:#}");
-        }
         eprintln!("fastprobe: tables from {} in {:.1} ms", tables.source(), took.as_secs_f64() * 1e3);
     }
     if select.verbose > 1 {
@@ -129,14 +122,33 @@ pub fn tables(
     Ok((tables, took))
 }
 
+/// Generated code shows up in the text files alone.
+fn wish(select: &Select, patterns: &Patterns) -> Wish {
+    let source = if patterns.set.names_generated_code() { SourceChoice::Text } else { select.source };
+    source.into()
+}
+
+/// Warns of what the tables lack, and tells why faster sources were not used, but for the `known` first ones.
+fn say_how(select: &Select, tables: &Tables, known: usize) {
+    for warning in tables.warnings() {
+        warn(format_args!("{warning:#}; going on with the built-in denylist alone"), warning.hint());
+    }
+    for reason in tables.fallbacks().iter().skip(known).filter(|_| select.verbose > 0) {
+        eprintln!("fastprobe: {reason:#}");
+    }
+}
+
 /// Chooses from `tables`, warning of patterns that match nothing.
 ///
 /// # Errors
 ///
 /// `NoMatch` with near misses where nothing matches at all.
-pub fn matches(select: &Select, patterns: &Patterns, tables: &Tables) -> Result<Matches> {
-    let mut matcher = patterns.set.matcher();
-    let matches = tables.matching(&mut matcher)?;
+pub fn matches(root: &Root, select: &Select, patterns: &Patterns, tables: &mut Tables) -> Result<Matches> {
+    let known = tables.fallbacks().len();
+    let (matches, matcher) = tables.choose(root, wish(select, patterns), &patterns.set)?;
+    if tables.fallbacks().len() > known {
+        say_how(select, tables, known);
+    }
     if matches.iter().next().is_none() {
         return Err(no_match::explain(select, patterns, tables)?.into());
     }

@@ -24,7 +24,7 @@ use text::TextTables;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    pattern::Matcher,
+    pattern::{Matcher, PatternSet},
 };
 
 /// How far an ftrace record may lie behind the symbol that it belongs to, in bytes: 0, or on x86-64 with
@@ -73,6 +73,10 @@ impl Tables {
             warnings: Vec::new(),
             fallbacks: Vec::new(),
         };
+        if wish == Wish::Only(Source::Cache) && cache.is_none() {
+            return Err(Error::new(ErrorKind::Usage, "there is no cache of a saved copy")
+                .with_hint("--source kcore or text, with --root"));
+        }
         if let Some(cache) = cache.filter(|_| allows(Source::Cache)) {
             match tables.load(root, cache, wish == Wish::Auto) {
                 Ok(()) => return Ok(tables),
@@ -90,10 +94,15 @@ impl Tables {
                 Err(error) => tables.fallbacks.push(error),
             }
         }
-        let mut text = text::read(root)?;
-        tables.warnings = std::mem::take(&mut text.warnings);
-        tables.tables = Held::Text(Box::new(text));
+        tables.read_text(root)?;
         Ok(tables)
+    }
+
+    fn read_text(&mut self, root: &Root) -> Result<()> {
+        let mut text = text::read(root)?;
+        self.warnings = std::mem::take(&mut text.warnings);
+        (self.tables, self.source) = (Held::Text(Box::new(text)), Source::Text);
+        Ok(())
     }
 
     /// Takes the tables from the cache. Where modules came or went, the rest is read anew, if that is allowed.
@@ -146,6 +155,31 @@ impl Tables {
             Held::Text(tables) => tables.matching(matcher, &mut sink)?,
         }
         Ok(sink.finish())
+    }
+
+    /// The same for the patterns of a run. Where a name in memory turns out to be none only now, the text files
+    /// are read, if `wish` allows it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::matching`] and [`Self::read`].
+    pub fn choose<'p>(
+        &mut self,
+        root: &Root,
+        wish: Wish,
+        patterns: &'p PatternSet,
+    ) -> Result<(Matches, Matcher<'p>)> {
+        let mut matcher = patterns.matcher();
+        let matches = match self.matching(&mut matcher) {
+            Err(error) if wish == Wish::Auto && self.source != Source::Text => {
+                self.fallbacks.push(error);
+                self.read_text(root)?;
+                matcher = patterns.matcher();
+                self.matching(&mut matcher)
+            }
+            matches => matches,
+        };
+        Ok((matches?, matcher))
     }
 
     /// Calls `each` with every function symbol, aliases and duplicates included.
@@ -217,5 +251,68 @@ impl Tables {
     /// What could not be read and was done without.
     pub fn warnings(&self) -> &[Error] {
         &self.warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::pattern::{PatternText, Syntax};
+
+    /// A saved copy with one function.
+    fn saved() -> (tempfile::TempDir, Root) {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("proc/kallsyms", "ffffffff81000000 T vfs_read\n"),
+            ("sys/kernel/tracing/available_filter_functions_addrs", "ffffffff81000004 vfs_read\n"),
+            ("sys/kernel/debug/kprobes/blacklist", ""),
+        ] {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let root = Root::at(dir.path());
+        (dir, root)
+    }
+
+    fn everything() -> PatternSet {
+        PatternSet::new(Syntax::Glob, &[PatternText::argument("*")], &[], &[]).unwrap()
+    }
+
+    /// Tables from memory in which a name doesn't expand.
+    fn damaged() -> Tables {
+        let tables = kcore::FakeKernel::with_an_endless_name().tables();
+        Tables {
+            tables: Held::Memory(Box::new(tables)),
+            source: Source::Kcore,
+            key: None,
+            warnings: Vec::new(),
+            fallbacks: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_none_leads_to_the_text_files() {
+        let (_dir, root) = saved();
+        let mut tables = damaged();
+        let patterns = everything();
+        let (matches, _) = tables.choose(&root, Wish::Auto, &patterns).unwrap();
+        let sites: Vec<_> = matches.iter().map(|m| m.facts.site).collect();
+        assert_eq!(sites, [Some(0xffff_ffff_8100_0004)]);
+        assert_eq!((tables.source(), tables.fallbacks().len()), (Source::Text, 1));
+        let insisted = damaged().choose(&root, Wish::Only(Source::Kcore), &patterns).map(drop).unwrap_err();
+        assert_eq!(insisted.kind(), ErrorKind::Malformed);
+    }
+
+    #[test]
+    fn a_saved_copy_has_text_and_no_cache() {
+        let (_dir, root) = saved();
+        let tables = Tables::read(&root, None, Wish::Auto).unwrap();
+        assert_eq!((tables.source(), tables.fallbacks().len()), (Source::Text, 1));
+        let error = Tables::read(&root, None, Wish::Only(Source::Cache)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Usage);
+        assert!(Tables::read(&root, None, Wish::Only(Source::Kcore)).is_err());
     }
 }

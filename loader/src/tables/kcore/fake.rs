@@ -139,6 +139,16 @@ impl FakeKernel {
         Self { memory, info: VmCoreInfo::parse(info.as_bytes()), structures: structures() }
     }
 
+    /// One function's name expands to more than any name has.
+    pub fn with_an_endless_name() -> Self {
+        let mut kernel = Self::relative();
+        let tables = kallsyms(&|_, _| 0);
+        let codes = b"\x02fs_read";
+        let name = tables.windows(codes.len()).position(|window| window == codes).unwrap();
+        kernel.memory.put(KALLSYMS + name as u64, &[3; 8]);
+        kernel
+    }
+
     /// Reads its tables.
     pub fn read(&self) -> Result<KcoreTables> {
         let mut clock = Clock::start();
@@ -195,7 +205,7 @@ fn offsets_at() -> u64 {
 }
 
 fn kallsyms(offset: &impl Fn(usize, u64) -> u32) -> Vec<u8> {
-    let (tokens, index) = table(&[(1, "kvm_"), (2, "Tv")]);
+    let (tokens, index) = table(&[(1, "kvm_"), (2, "Tv"), (3, &"t".repeat(100))]);
     let mut names = Vec::new();
     for (kind, _, name) in FakeKernel::SYMBOLS {
         let plain = format!("{}{name}", kind as char);
