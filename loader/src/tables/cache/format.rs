@@ -296,7 +296,9 @@ fn parts_from_words(words: &[u64]) -> Result<Parts> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, io::Write};
+    use std::collections::BTreeMap;
+
+    use memmap2::MmapMut;
 
     use super::*;
     use crate::tables::kcore::FakeKernel;
@@ -306,10 +308,9 @@ mod tests {
     }
 
     fn map(bytes: &[u8]) -> Mmap {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(bytes).unwrap();
-        // SAFETY: nobody else has the file.
-        unsafe { Mmap::map(&file) }.unwrap()
+        let mut memory = MmapMut::map_anon(bytes.len()).unwrap();
+        memory.copy_from_slice(bytes);
+        memory.make_read_only().unwrap()
     }
 
     fn example() -> Vec<u8> {
