@@ -1,6 +1,9 @@
 //! `fastprobe cache status|warm|clear`.
 
-use std::time::Instant;
+use std::{
+    io::{self, Write},
+    time::Instant,
+};
 
 use anyhow::Result;
 use fastprobe::{
@@ -25,14 +28,15 @@ fn status(folder: &Folder) -> Result<Exit> {
     let started = Instant::now();
     let tables = Tables::read(&Root::machine(), Some(folder), Wish::Only(Source::Cache))?;
     let took = started.elapsed();
-    println!(
+    writeln!(
+        io::stdout(),
         "{}: {} traceable functions, {} modules, {} bytes; read and checked in {:.1} ms",
         folder.file().display(),
         tables.sites().len(),
         tables.modules().len(),
         std::fs::metadata(folder.file()).map_or(0, |metadata| metadata.len()),
         took.as_secs_f64() * 1e3
-    );
+    )?;
     Ok(Exit::Success)
 }
 
@@ -41,10 +45,10 @@ fn warm(folder: &Folder) -> Result<Exit> {
     let tables = Tables::read(&root, Some(folder), Wish::Auto)?;
     let file = folder.file();
     match tables.source() {
-        Source::Cache => println!("{}: was there already", file.display()),
+        Source::Cache => writeln!(io::stdout(), "{}: was there already", file.display())?,
         Source::Kcore => {
             tables.store(&root, folder)?;
-            println!("{}: written", file.display());
+            writeln!(io::stdout(), "{}: written", file.display())?;
         }
         Source::Text => {
             let reasons: Vec<_> = tables.fallbacks().iter().map(|reason| format!("{reason:#}")).collect();
@@ -60,6 +64,11 @@ fn warm(folder: &Folder) -> Result<Exit> {
 
 fn clear(folder: &Folder) -> Result<Exit> {
     let found = folder.clear()?;
-    println!("{}: {}", folder.file().display(), if found { "removed" } else { "was not there" });
+    writeln!(
+        io::stdout(),
+        "{}: {}",
+        folder.file().display(),
+        if found { "removed" } else { "was not there" }
+    )?;
     Ok(Exit::Success)
 }

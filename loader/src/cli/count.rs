@@ -67,9 +67,9 @@ fn keep(tables: &Tables, root: &Root, cache: &Folder, verbose: u8) {
     match tables.store(root, cache) {
         Ok(true) if verbose > 0 => {
             let took = started.elapsed().as_secs_f64() * 1e3;
-            eprintln!("fastprobe: tables kept in {} in {took:.1} ms", cache.file().display());
+            say!("fastprobe: tables kept in {} in {took:.1} ms", cache.file().display());
         }
-        Err(error) if verbose > 0 => eprintln!("fastprobe: {error:#}"),
+        Err(error) if verbose > 0 => say!("fastprobe: {error:#}"),
         _ => {}
     }
 }
@@ -87,13 +87,13 @@ fn refuse(arguments: &CountArguments, plan: &Plan<'_>) -> Option<Exit> {
 
 fn say_why_not(exit: Exit, plan: &Plan<'_>) {
     if exit == Exit::Strict {
-        eprintln!(
+        say!(
             "fastprobe: error: --strict: {} of {} functions can't be attached, so none was",
             plan.skipped.len(),
             plan.matched()
         );
     } else {
-        eprintln!("fastprobe: error: nothing to attach to: every function that matches is skipped");
+        say!("fastprobe: error: nothing to attach to: every function that matches is skipped");
     }
 }
 

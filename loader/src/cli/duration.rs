@@ -18,10 +18,14 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number * seconds_per_unit).map_err(|_| EXPECTED.into())
 }
 
+/// Clocks end somewhere.
+const LONGEST_PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// As [`parse`], but not 0: a period of nothing would never end.
 pub fn parse_period(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err("an interval must be longer than 0".into()),
+        period if period > LONGEST_PERIOD => Err("an interval must be shorter than a year".into()),
         period => Ok(period),
     }
 }
@@ -40,6 +44,12 @@ pub fn show(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn periods_are_neither_nothing_nor_for_ever() {
+        assert!(parse_period("0").is_err() && parse_period("9999999999999999999").is_err());
+        assert_eq!(parse_period("1h").unwrap(), Duration::from_secs(3600));
+    }
 
     #[test]
     fn seconds_are_the_default_and_suffixes_scale() {

@@ -1,6 +1,14 @@
 //! The command: reads the arguments, runs the command they name, and says what went wrong. Nothing outside
 //! this folder prints.
 
+/// Prints a line on standard error. That nobody can read it, on a full disk or a closed pipe, ends no run.
+macro_rules! say {
+    ($($words:tt)*) => {{
+        use std::io::Write;
+        let _unread = writeln!(std::io::stderr(), $($words)*);
+    }};
+}
+
 mod args;
 mod cache;
 mod count;
@@ -38,7 +46,7 @@ pub fn run(started: Instant) -> ExitCode {
 
 /// Prints the fault with its causes, and the hints below it.
 fn say_error(error: &anyhow::Error) {
-    eprintln!("fastprobe: error: {error:#}");
+    say!("fastprobe: error: {error:#}");
     if let Some(hint) = error.downcast_ref::<fastprobe::Error>().and_then(fastprobe::Error::hint) {
         say_hint(hint);
     }
@@ -46,7 +54,7 @@ fn say_error(error: &anyhow::Error) {
 
 /// Prints a fault that the run survives.
 fn warn(message: impl std::fmt::Display, hint: Option<&str>) {
-    eprintln!("fastprobe: warning: {message}");
+    say!("fastprobe: warning: {message}");
     if let Some(hint) = hint {
         say_hint(hint);
     }
@@ -54,7 +62,7 @@ fn warn(message: impl std::fmt::Display, hint: Option<&str>) {
 
 fn say_hint(hint: &str) {
     for line in hint.lines() {
-        eprintln!("  hint: {line}");
+        say!("  hint: {line}");
     }
 }
 

@@ -42,11 +42,12 @@ fn near(patterns: &Patterns, tables: &Tables) -> fastprobe::Result<Option<String
 
 /// Modules that the patterns name, or that their names begin with, and that aren't loaded.
 fn missing_modules(patterns: &Patterns, tables: &Tables) -> Vec<String> {
-    let named: Vec<&str> =
+    let named: BTreeSet<&str> =
         patterns.set.named_modules().filter(|m| !tables.has_module(m.as_bytes())).collect();
     if !named.is_empty() {
         return named
             .iter()
+            .take(SUGGESTIONS)
             .map(|m| format!("is the module {m} loaded? modprobe {m} (lsmod shows those that are)"))
             .collect();
     }

@@ -15,7 +15,7 @@ impl Log for ToStandardError {
     }
 
     fn log(&self, record: &Record<'_>) {
-        eprintln!("fastprobe: program: {}: {}", record.level().as_str().to_lowercase(), record.args());
+        say!("fastprobe: program: {}: {}", record.level().as_str().to_lowercase(), record.args());
     }
 
     fn flush(&self) {}

@@ -2,6 +2,8 @@
 
 use std::{
     collections::BTreeSet,
+    fs::File,
+    io::{self, Read},
     path::Path,
     time::{Duration, Instant},
 };
@@ -27,6 +29,9 @@ pub struct Patterns {
     /// The same, to match with.
     pub set: PatternSet,
 }
+
+/// Patterns without a match that are named one by one.
+const WARNINGS: usize = 10;
 
 /// Where the tables came from, and how long the two steps took.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +81,19 @@ fn symbols_of_modules(select: &Select, root: &Root) -> Result<Vec<PatternText>> 
     Ok(texts)
 }
 
+/// Ten times all functions that there are.
+const MAX_PATTERN_BYTES: u64 = 64 << 20;
+
+/// A file or a pipe, which may be endless.
+fn read_at_most(path: &str, bytes: u64) -> io::Result<Vec<u8>> {
+    let mut contents = Vec::new();
+    File::open(path)?.take(bytes + 1).read_to_end(&mut contents)?;
+    if contents.len() as u64 > bytes {
+        return Err(io::Error::other(format!("more than {} MiB", bytes >> 20)));
+    }
+    Ok(contents)
+}
+
 /// `@FILE` becomes the patterns in it.
 fn expand(arguments: &[String]) -> Result<Vec<PatternText>> {
     let mut texts = Vec::new();
@@ -83,7 +101,7 @@ fn expand(arguments: &[String]) -> Result<Vec<PatternText>> {
         match argument.strip_prefix('@') {
             None => texts.push(PatternText::argument(argument)),
             Some(path) => {
-                let contents = std::fs::read(path).map_err(|e| {
+                let contents = read_at_most(path, MAX_PATTERN_BYTES).map_err(|e| {
                     Error::new(ErrorKind::Usage, format!("can't read the patterns in {path}"))
                         .with_hint("@FILE names a file with one function or pattern a line")
                         .with_source(e)
@@ -103,29 +121,30 @@ pub fn tables(
     patterns: &Patterns,
 ) -> Result<(Tables, Duration)> {
     let started = Instant::now();
-    let tables = Tables::read(root, cache, wish(select, patterns))?;
+    let tables = Tables::read(root, cache, wish(select, patterns)?)?;
     let took = started.elapsed();
     say_how(select, &tables, 0);
     if select.verbose > 0 {
-        eprintln!("fastprobe: tables from {} in {:.1} ms", tables.source(), took.as_secs_f64() * 1e3);
+        say!("fastprobe: tables from {} in {:.1} ms", tables.source(), took.as_secs_f64() * 1e3);
     }
     if select.verbose > 1 {
         for step in tables.steps() {
-            eprintln!(
-                "fastprobe: {}: {:.1} ms, {} reads",
-                step.name,
-                step.took.as_secs_f64() * 1e3,
-                step.reads
-            );
+            say!("fastprobe: {}: {:.1} ms, {} reads", step.name, step.took.as_secs_f64() * 1e3, step.reads);
         }
     }
     Ok((tables, took))
 }
 
 /// Generated code shows up in the text files alone.
-fn wish(select: &Select, patterns: &Patterns) -> Wish {
-    let source = if patterns.set.names_generated_code() { SourceChoice::Text } else { select.source };
-    source.into()
+fn wish(select: &Select, patterns: &Patterns) -> Result<Wish> {
+    match select.source {
+        SourceChoice::Auto if patterns.set.names_generated_code() => Ok(Wish::Only(Source::Text)),
+        SourceChoice::Kcore | SourceChoice::Cache if patterns.set.names_generated_code() => {
+            let message = "the patterns name generated code, which is in no table in memory";
+            Err(Error::new(ErrorKind::Usage, message).with_hint("--source text has it").into())
+        }
+        source => Ok(source.into()),
+    }
 }
 
 /// Warns of what the tables lack, and tells why faster sources were not used, but for the `known` first ones.
@@ -134,7 +153,7 @@ fn say_how(select: &Select, tables: &Tables, known: usize) {
         warn(format_args!("{warning:#}; going on with the built-in denylist alone"), warning.hint());
     }
     for reason in tables.fallbacks().iter().skip(known).filter(|_| select.verbose > 0) {
-        eprintln!("fastprobe: {reason:#}");
+        say!("fastprobe: {reason:#}");
     }
 }
 
@@ -145,15 +164,19 @@ fn say_how(select: &Select, tables: &Tables, known: usize) {
 /// `NoMatch` with near misses where nothing matches at all.
 pub fn matches(root: &Root, select: &Select, patterns: &Patterns, tables: &mut Tables) -> Result<Matches> {
     let known = tables.fallbacks().len();
-    let (matches, matcher) = tables.choose(root, wish(select, patterns), &patterns.set)?;
+    let (matches, matcher) = tables.choose(root, wish(select, patterns)?, &patterns.set)?;
     if tables.fallbacks().len() > known {
         say_how(select, tables, known);
     }
     if matches.iter().next().is_none() {
         return Err(no_match::explain(select, patterns, tables)?.into());
     }
-    for pattern in matcher.unmatched().filter(|pattern| !pattern.is_symbol()) {
+    let unmatched: Vec<_> = matcher.unmatched().filter(|pattern| !pattern.is_symbol()).collect();
+    for pattern in unmatched.iter().take(WARNINGS) {
         warn(format_args!("no function matches {pattern}"), None);
+    }
+    if unmatched.len() > WARNINGS {
+        warn(format_args!("{} more patterns match no function", unmatched.len() - WARNINGS), None);
     }
     Ok(matches)
 }

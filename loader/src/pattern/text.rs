@@ -49,12 +49,20 @@ impl PatternText {
         &function[..end]
     }
 
-    /// A fault in this pattern at byte `at`, shown under it.
+    /// A fault in this pattern at byte `at`, shown under it; of a long pattern, what is around it.
     pub(super) fn fault(&self, at: usize, what: &str, fix: &str) -> Error {
+        const AROUND: usize = 60;
         let place = self.place.as_ref().map_or(String::new(), |place| format!("{place}: "));
-        let text = &self.text;
-        let before = text.get(..at).unwrap_or(text).chars().count();
-        let message = format!("{place}bad pattern: {what}\n  {text}\n  {:>width$}", '^', width = before + 1);
+        let before = self.text.get(..at).unwrap_or(&self.text);
+        let after = &self.text[before.len()..];
+        let skipped = before.chars().count().saturating_sub(AROUND);
+        let (start, before): (_, String) =
+            (if skipped > 0 { "…" } else { "" }, before.chars().skip(skipped).collect());
+        let end = if after.chars().nth(AROUND).is_some() { "…" } else { "" };
+        let after: String = after.chars().take(AROUND).collect();
+        let column = start.chars().count() + before.chars().count();
+        let arrow = " ".repeat(column) + "^";
+        let message = format!("{place}bad pattern: {what}\n  {start}{before}{after}{end}\n  {arrow}");
         Error::new(ErrorKind::Usage, message).with_hint(fix)
     }
 }
@@ -143,6 +151,14 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_long_pattern_the_faults_surroundings_are_shown() {
+        let text = "a".repeat(70_000) + "[" + &"b".repeat(70_000);
+        let error = PatternText::argument(text).fault(70_000, "this [ has no ]", "fix").to_string();
+        let shown = format!("  …{}[{}…\n  {}^", "a".repeat(60), "b".repeat(59), " ".repeat(61));
+        assert_eq!(error, format!("bad pattern: this [ has no ]\n{shown}"));
+    }
 
     #[test]
     fn a_module_stands_before_a_colon() {

@@ -2,7 +2,8 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -19,6 +20,12 @@ const LOCKDOWN: &str = "sys/kernel/security/lockdown";
 
 /// An opened file and its name for messages.
 pub type Opened = (PathBuf, File);
+
+/// Opens a file that is one: a pipe would keep us waiting for ever, a device could go on without an end.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+}
 
 /// The folder that `proc` and `sys` are read below: `/`, or a saved copy of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +54,11 @@ impl Root {
     /// `Io` where it can't be read.
     pub fn release(&self) -> Result<String> {
         let path = self.0.join("proc/sys/kernel/osrelease");
-        let release = std::fs::read_to_string(&path).map_err(|e| {
+        let mut release = String::new();
+        let read = open_regular(&path).and_then(|file| file.take(4096).read_to_string(&mut release));
+        read.map_err(|e| {
             Error::new(ErrorKind::Io, format!("can't read the kernel's release in {}", path.display()))
+                .with_hint("uname -r prints what belongs there")
                 .with_source(e)
         })?;
         Ok(release.trim_end().to_owned())
@@ -141,7 +151,7 @@ impl Root {
 
     fn open(&self, relative: &str) -> io::Result<Opened> {
         let path = self.0.join(relative);
-        let file = File::open(&path)?;
+        let file = open_regular(&path)?;
         Ok((path, file))
     }
 

@@ -137,6 +137,9 @@ fn namesakes<'t>(
 
 /// A name for people and JSON, which have no bytes but text.
 fn text(name: &[u8]) -> std::borrow::Cow<'_, str> {
+    if name.iter().any(u8::is_ascii_control) {
+        return name.escape_ascii().to_string().into();
+    }
     String::from_utf8_lossy(name)
 }
 

@@ -48,7 +48,7 @@ impl<W: Write> Render for Table<W> {
         writeln!(self.out)?;
         if self.verbose {
             for skip in &plan.skipped {
-                eprintln!("fastprobe: skipped {}: {}", text(skip.function.name), skip.reason);
+                say!("fastprobe: skipped {}: {}", text(skip.function.name), skip.reason);
             }
         }
         self.out.flush()

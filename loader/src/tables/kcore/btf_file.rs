@@ -5,7 +5,10 @@ use std::{fs::File, os::unix::fs::FileExt, path::Path};
 use memmap2::Mmap;
 
 use super::{btf::Bytes, memory::cant_open};
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    tables::files::open_regular,
+};
 
 /// What is read at once. sysfs gives a page at each call, whatever is asked for.
 const BLOCK_BYTES: usize = 32 << 10;
@@ -39,7 +42,7 @@ impl BtfFile {
     /// be opened, `Io` where it can't be read.
     pub fn open(path: &Path) -> Result<Self> {
         let fault = |e| Error::new(ErrorKind::Io, format!("can't read {}", path.display())).with_source(e);
-        let file = File::open(path).map_err(|e| cant_open(path, e))?;
+        let file = open_regular(path).map_err(|e| cant_open(path, e))?;
         let length = file.metadata().map_err(fault)?.len().min(MAX_BYTES) as usize;
         // A saved copy on disk that is cut short meanwhile would end us with SIGBUS, so those are read.
         if path.starts_with("/sys") {

@@ -27,7 +27,7 @@ const MAX_RECORDS: usize = 1 << 22;
 pub fn read(memory: &dyn Memory, layout: &FtraceLayout, first: u64) -> Result<Vec<u64>> {
     let mut sites = Vec::new();
     let mut page = memory.word(first)?;
-    let mut groups = 0;
+    let (mut groups, mut total) = (0, 0);
     while page != 0 {
         let group = memory.bytes(page, layout.page_size)?;
         let word = |at: usize| group.get(at..).and_then(|bytes| bytes.first_chunk::<8>());
@@ -40,7 +40,8 @@ pub fn read(memory: &dyn Memory, layout: &FtraceLayout, first: u64) -> Result<Ve
         };
         let count = u32::from_ne_bytes(*index) as usize;
         groups += 1;
-        if groups > MAX_GROUPS || sites.len() + count > MAX_RECORDS {
+        total += count;
+        if groups > MAX_GROUPS || total > MAX_RECORDS {
             return Err(odd("more ftrace records than any kernel has"));
         }
         if count > 0 {

@@ -15,13 +15,19 @@ use object::{
 };
 
 use super::vmcoreinfo::VmCoreInfo;
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    tables::files::open_regular,
+};
 
 /// The headers and notes of real kernels take 14 to 20 KiB: the notes hold a whole `task_struct`.
 const FIRST_READ_BYTES: usize = 32 << 10;
 
 /// More than any kernel's headers and notes.
 const MAX_HEADER_BYTES: u64 = 4 << 20;
+
+/// More stretches of memory than any machine has; each read looks through them.
+const MAX_SEGMENTS: usize = 4096;
 
 /// More than any table that is read from memory in one piece.
 const MAX_READ_BYTES: usize = 256 << 20;
@@ -96,11 +102,14 @@ impl Kcore {
     /// where it can't be read, `Malformed` where it is no ELF core file of a kernel that tells its symbols
     /// (`CONFIG_VMCORE_INFO`).
     pub fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(|e| cant_open(path, e))?;
+        let file = open_regular(path).map_err(|e| cant_open(path, e))?;
         let reads = AtomicUsize::new(0);
         let headers = read_headers(path, &file, &reads)?;
         let (segments, info) =
             parse_headers(&headers).ok_or_else(|| odd(format!("{} is no ELF core file", path.display())))?;
+        if segments.len() > MAX_SEGMENTS {
+            return Err(odd(format!("{} has {} segments", path.display(), segments.len())));
+        }
         let info = info.ok_or_else(|| odd(format!("{} has no VMCOREINFO", path.display())))?;
         Ok(Self { path: path.into(), file, segments, info, reads })
     }

@@ -18,6 +18,9 @@ const UNFORMED: u32 = 3;
 /// More modules than any machine loads: a list that is longer runs in a circle.
 const MAX_MODULES: usize = 1 << 14;
 
+/// More than the symbols of all modules that there are take.
+const MAX_TOTAL_BYTES: u64 = 256 << 20;
+
 /// `sizeof(Elf64_Sym)`; in it a name of 4 bytes at 0, a section of 2 at 6, a value of 8 at 8.
 const SYMBOL_BYTES: usize = 24;
 
@@ -111,12 +114,15 @@ pub fn read(
 ) -> Result<Vec<Module>> {
     let mut known: HashMap<Box<[u8]>, Module> = known.into_iter().map(|m| (m.name.clone(), m)).collect();
     let mut modules = Vec::new();
+    let (mut rounds, mut total) = (0, 0);
     let mut next = memory.word(head)?;
     while next != head {
-        if modules.len() == MAX_MODULES {
+        rounds += 1;
+        if rounds > MAX_MODULES || total > MAX_TOTAL_BYTES {
             return Err(odd("a list of modules without an end"));
         }
         let (module, following) = read_module(memory, structures, next, &mut known)?;
+        total += module.as_ref().map_or(0, |module| module.memory.len() as u64);
         modules.extend(module);
         next = following;
     }

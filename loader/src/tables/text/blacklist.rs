@@ -4,7 +4,7 @@
 
 use std::{collections::HashSet, io::Read, path::Path};
 
-use super::lines::{for_each_line, hexadecimal, malformed, word};
+use super::lines::{for_each_line, hexadecimal, is_name, malformed, word};
 use crate::{error::Result, tables::Blacklist};
 
 /// Reads the kernel's file.
@@ -36,7 +36,8 @@ fn parse_line(line: &[u8]) -> Result<(u64, u64, &[u8]), &'static str> {
     if end < start {
         return Err("a range that ends before it starts");
     }
-    Ok((start, end, word(rest).0))
+    let (name, _) = word(rest);
+    if is_name(name) { Ok((start, end, name)) } else { Err(EXPECTED) }
 }
 
 #[cfg(test)]
@@ -64,7 +65,9 @@ mod tests {
 
     #[test]
     fn malformed_lines_are_named() {
-        for text in ["do_trap\n", "0x1-0x2\n", "0x1-2\ta\n", "0xzz-0x2\ta\n", "0x3-0x2\ta\n"] {
+        for text in
+            ["do_trap\n", "0x1-0x2\n", "0x1-2\ta\n", "0xzz-0x2\ta\n", "0x3-0x2\ta\n", "0x0-0x0\ta\r\n"]
+        {
             let error = read(text.as_bytes()).unwrap_err();
             assert!(error.to_string().starts_with("blacklist:1: "), "{error}");
         }

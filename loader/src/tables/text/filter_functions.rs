@@ -6,7 +6,7 @@
 
 use std::{io::Read, path::Path};
 
-use super::lines::{bracketed, for_each_line, hexadecimal, malformed, word};
+use super::lines::{bracketed, for_each_line, hexadecimal, is_name, malformed, word};
 use crate::{error::Result, tables::symbols::Symbols};
 
 /// What the kernel prints for the record of a weak function that the linker removed (`kallsyms.c` has lost
@@ -41,7 +41,7 @@ pub fn parse(path: &Path, reader: impl Read, columns: Columns) -> Result<Symbols
             }
         };
         let (name, rest) = word(rest);
-        if name.is_empty() {
+        if !is_name(name) {
             return Err(bad("expected a function name"));
         }
         if name.starts_with(REMOVED_WEAK_FUNCTION) {

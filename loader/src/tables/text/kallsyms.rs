@@ -6,7 +6,7 @@
 
 use std::{io::Read, path::Path};
 
-use super::lines::{bracketed, for_each_line, hexadecimal, malformed, word};
+use super::lines::{bracketed, for_each_line, hexadecimal, is_name, malformed, word};
 use crate::{error::Result, tables::symbols::Symbols};
 
 /// Reads all function symbols: those of type `t`, `T`, `w` and `W`.
@@ -40,7 +40,7 @@ fn parse_line(line: &[u8]) -> Result<FunctionLine<'_>, &'static str> {
         return Ok(None);
     }
     let (name, rest) = word(rest);
-    if name.is_empty() {
+    if !is_name(name) {
         return Err("expected a name after the symbol type");
     }
     let module = match rest {
@@ -107,6 +107,8 @@ mod tests {
                 "/proc/kallsyms:1: expected a symbol type of one letter after the address: “12 tt a”",
             ),
             (b"12 t \n", "/proc/kallsyms:1: expected a name after the symbol type: “12 t ”"),
+            (b"12 t a\r\n", "/proc/kallsyms:1: expected a name after the symbol type: “12 t a\\r”"),
+            (b"12 t a\0b\n", "/proc/kallsyms:1: expected a name after the symbol type: “12 t a\\x00b”"),
             (b"12 t a\t[m\n", "/proc/kallsyms:1: expected a module as [NAME] after the name: “12 t a\\t[m”"),
             (b"11112222333344445 t a\n", "/proc/kallsyms:1: expected a hexadecimal address first"),
         ] {

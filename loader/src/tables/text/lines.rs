@@ -10,6 +10,8 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// No line of a kernel table is as long: a name has at most 511 bytes.
 const MAX_LINE_BYTES: usize = 4096;
 
+const TOO_LONG: &str = "a line of more than 4096 bytes";
+
 /// Calls `each` with every line of `reader` and its number, from 1; line ends are left out, as are empty
 /// lines. `path` is for error messages.
 ///
@@ -32,6 +34,9 @@ pub fn for_each_line(
         let mut start = 0;
         for newline in memchr::memchr_iter(b'\n', &buffer[..end]) {
             number += 1;
+            if newline - start > MAX_LINE_BYTES {
+                return Err(malformed(path, number, &buffer[start..newline], TOO_LONG));
+            }
             if newline > start {
                 each(number, &buffer[start..newline])?;
             }
@@ -42,7 +47,7 @@ pub fn for_each_line(
         }
         held = end - start;
         if held > MAX_LINE_BYTES {
-            return Err(malformed(path, number + 1, &buffer[start..end], "a line of more than 4096 bytes"));
+            return Err(malformed(path, number + 1, &buffer[start..end], TOO_LONG));
         }
         buffer.copy_within(start..end, 0);
     }
@@ -96,6 +101,11 @@ pub fn word(text: &[u8]) -> (&[u8], &[u8]) {
         Some(at) => (&text[..at], &text[at + 1..]),
         None => (text, &[]),
     }
+}
+
+/// Whether the word can be a symbol's name: no NUL in it, and no white space of another kind than between fields.
+pub fn is_name(word: &[u8]) -> bool {
+    memchr::memchr3(0, b'\r', b'\x0b', word).is_none() && !word.is_empty()
 }
 
 /// `[kvm]` or `[kvm] whatever follows` → `kvm`.

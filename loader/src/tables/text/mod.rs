@@ -38,7 +38,7 @@ pub struct TextTables {
 /// # Errors
 ///
 /// `Unsupported` and `Permission` where a file isn't there or may not be read, or all addresses are hidden;
-/// `Malformed` for a line of unknown form. A blacklist that can't be opened is a warning.
+/// `Malformed` for a line of unknown form. A blacklist that can't be read is a warning.
 pub fn read(root: &Root) -> Result<TextTables> {
     let (functions, records) = thread::scope(|scope| {
         let records = scope.spawn(|| {
@@ -55,12 +55,13 @@ pub fn read(root: &Root) -> Result<TextTables> {
     let sites = join::sites(&mut functions, &records)?;
 
     let mut warnings = Vec::new();
-    let blacklist = match root.blacklist() {
-        Ok((path, file)) => blacklist::parse(&path, file)?,
+    let blacklist = match root.blacklist().and_then(|(path, file)| blacklist::parse(&path, file)) {
+        Err(error) if error.kind() == ErrorKind::Malformed => return Err(error),
         Err(error) => {
             warnings.push(error);
             Blacklist::default()
         }
+        Ok(blacklist) => blacklist,
     };
     let modules = match root.modules()? {
         Some((path, file)) => modules::parse(&path, file)?,
