@@ -290,12 +290,15 @@ mod tests {
     #[test]
     fn an_interrupt_reaches_the_command_and_its_exit_code_comes_back() {
         let control = tempfile::tempdir().unwrap();
-        let command = "trap 'exit 42' INT; touch \"$(dirname \"$0\")/ready\"; while :; do sleep 0.1; done";
+        let command =
+            "trap 'exit 42' INT; touch \"$(dirname \"$0\")/ready\"; for i in $(seq 200); do sleep 0.1; done";
         let job = Job { prelude: "", command, programs: Path::new("/nowhere") };
         let path = |name: &str| control.path().join(name);
         fs::write(path("guest.sh"), guest_script(&job, control.path()).unwrap()).unwrap();
         fs::write(path("command.sh"), command).unwrap();
-        let mut guest = Command::new("sh").arg(path("guest.sh")).spawn().unwrap();
+        // Whoever runs this in the background has SIGINT ignored, which a shell can't undo.
+        let mut guest =
+            Command::new("env").args(["--default-signal=INT", "sh"]).arg(path("guest.sh")).spawn().unwrap();
         let started = Instant::now();
         while !path("ready").exists() {
             assert!(started.elapsed() < GRACE, "the command does not start");

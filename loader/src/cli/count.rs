@@ -132,17 +132,18 @@ async fn session(
         }
     }
     render.counts(&window.next(plan, &counting))?;
-    finish(counting, attached.elapsed(), &mut log, render)
+    finish(counting, &window, &mut log, render)
 }
 
-/// Detaches and prints the summary.
+/// Detaches and prints the summary of what the windows have shown: calls that came after the last one count no
+/// more, or the sum would be another than that of its parts.
 fn finish(
     counting: Counting<'_>,
-    elapsed: Duration,
+    window: &Window,
     log: &mut ProgramLog,
     render: &mut dyn Render,
 ) -> Result<()> {
-    let hits = counting.counts().iter().sum();
+    let (elapsed, hits) = (window.since - window.attached, window.before.iter().sum());
     let misses = counting.misses()?;
     let (_, detach) = counting.detach();
     log.print_rest();
