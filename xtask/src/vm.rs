@@ -89,8 +89,9 @@ pub fn boot(kernel: &Kernel, job: &Job<'_>, timeout: Duration) -> Result<u8> {
     fs::write(control.path().join("command.sh"), format!("{}\n", job.command))?;
 
     say::line(&format!(
-        "booting {} ({})",
+        "booting kernel {}: {} ({})",
         kernel.name,
+        kernels::version(&image)?,
         if kvm_works() { "KVM" } else { "emulated: seconds are longer here" }
     ));
     let started = Instant::now();

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::Read,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -62,14 +63,14 @@ pub fn find(name: Option<&str>) -> Result<Kernel> {
     .with_context(|| format!("no kernel called {}; there are {}", name.unwrap_or("so"), names.join(", ")))
 }
 
-/// Finds the kernel in the cache or fetches it; gives the path of its image, with its modules where
+/// Finds the kernel in the cache, where it stays as it was fetched, or fetches the newest of its suite; gives the path of its image, with its modules where
 /// virtme-ng looks for them: beside it.
 ///
 /// # Errors
 ///
 /// When it can't be had.
 pub fn fetch(kernel: &Kernel) -> Result<PathBuf> {
-    let folder = cache::entry(&format!("kernel-{}", kernel.name), |folder| unpack(kernel, folder))?;
+    let folder = cache::entry(&format!("kernel-{}", kernel.suite), |folder| unpack(kernel, folder))?;
     image_in(&folder)
 }
 
@@ -126,16 +127,63 @@ fn image_in(folder: &Path) -> Result<PathBuf> {
     image.with_context(|| format!("the kernel's packages hold no image: {}", folder.display()))
 }
 
+/// What an image says of itself: `6.1.0-50-amd64, Debian 6.1.176-1 (2026-07-02)`.
+///
+/// # Errors
+///
+/// When it can't be read or says nothing.
+pub fn version(image: &Path) -> Result<String> {
+    let mut start = Vec::new();
+    let file = fs::File::open(image).with_context(|| format!("can't open {}", image.display()))?;
+    file.take(128 << 10).read_to_end(&mut start)?;
+    version_in(&start).with_context(|| format!("no version in the header of {}", image.display()))
+}
+
+/// The field `kernel_version` of the boot protocol (`Documentation/arch/x86/boot.rst`; compared with the images of
+/// 6.1, 6.12 and 7.3) tells where the text lies behind the boot sector. Debian's own version is at its end.
+fn version_in(image: &[u8]) -> Option<String> {
+    let place = u16::from_le_bytes(image.get(0x20e..0x210)?.try_into().ok()?);
+    let text = image.get(0x200 + usize::from(place)..)?.split(|&b| b == 0).next()?;
+    let text = String::from_utf8_lossy(text);
+    let release = text.split_whitespace().next()?;
+    let debian = text.find("Debian ").map(|at| format!(", {}", &text[at..]));
+    Some(format!("{release}{}", debian.unwrap_or_default()))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
-    fn the_list_names_its_kernels_oldest_first() {
-        let names: Vec<_> = all().unwrap().into_iter().map(|kernel| kernel.name).collect();
-        assert_eq!(names, ["6.1", "6.12", "7"]);
-        assert_eq!(find(None).unwrap().name, "7");
-        assert!(find(Some("5.10")).unwrap_err().to_string().contains("there are 6.1, 6.12, 7"));
+    fn kernels_are_found_by_name_and_the_last_is_the_default() {
+        let kernels = all().unwrap();
+        let names: BTreeSet<_> = kernels.iter().map(|kernel| &kernel.name).collect();
+        assert_eq!(names.len(), kernels.len(), "a name twice: {names:?}");
+        for kernel in &kernels {
+            assert_eq!(&find(Some(&kernel.name)).unwrap(), kernel);
+        }
+        assert_eq!(find(None).unwrap(), kernels[kernels.len() - 1]);
+        let error = find(Some("no such")).unwrap_err().to_string();
+        assert!(names.iter().all(|name| error.contains(*name)), "{error}");
+    }
+
+    #[test]
+    fn an_image_says_its_version() {
+        let image = |text: &[u8]| {
+            let mut image = vec![0; 0x400];
+            image[0x20e..0x210].copy_from_slice(&0x200_u16.to_le_bytes());
+            image.extend_from_slice(text);
+            image
+        };
+        let text = b"6.1.0-50-amd64 (a@b) #1 SMP Debian 6.1.176-1 (2026-07-02)\0\xff";
+        let expected = "6.1.0-50-amd64, Debian 6.1.176-1 (2026-07-02)";
+        assert_eq!(version_in(&image(text)).as_deref(), Some(expected));
+        assert_eq!(version_in(&image(b"7.3.4 (me@here) #1\0")).as_deref(), Some("7.3.4"));
+        assert_eq!(version_in(&image(b"\0")), None);
+        assert_eq!(version_in(&image(b"")[..0x400]), None);
+        assert_eq!(version_in(b"MZ"), None);
     }
 
     #[test]
