@@ -18,14 +18,14 @@ use clap::{Parser, Subcommand};
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo xtask run -- 'kvm*'             count calls, here or in a VM
+  cargo xtask run -- 'kvm*' -d 3        count calls for three seconds, here or in a VM
   cargo xtask test --kernel 7 -- exact  the VM tests with “exact” in their names, on one kernel
 
 Toolchain, kernels and VM are set up on first use, in $FASTPROBE_CACHE or ~/.cache/fastprobe.";
 
 /// The project's own commands.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask", after_help = EXAMPLES)]
+#[command(bin_name = "cargo xtask", after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -43,6 +43,9 @@ enum Command {
     Ebpf(ebpf::Arguments),
     /// Boot a kernel and run a shell command there as root, with fastprobe on PATH
     Vm(vm::Arguments),
+    /// What `test` starts for each kernel
+    #[command(hide = true)]
+    VmTests(vm_tests::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         Command::Lint => lint::run().map(|()| 0),
         Command::Ebpf(arguments) => ebpf::run(&arguments).map(|()| 0),
         Command::Vm(arguments) => vm::run(&arguments),
+        Command::VmTests(arguments) => vm_tests::run(&arguments).map(|()| 0),
     };
     match result {
         Ok(code) => ExitCode::from(code),

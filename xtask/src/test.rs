@@ -24,7 +24,7 @@ pub struct Arguments {
     filter: Vec<String>,
 }
 
-/// Runs the command: all steps, also after one has failed.
+/// Runs the command: all steps, also after one has failed, but for those that need what it should have made.
 pub fn run(arguments: &Arguments) -> Result<u8> {
     let mut steps = Steps::default();
     if arguments.kernels.is_empty() {
@@ -44,12 +44,19 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
     let kernels = if arguments.no_vm { Vec::new() } else { chosen(&arguments.kernels)? };
     match &kernels[..] {
         [] => {}
-        [kernel] => {
-            steps.run(&vm_tests::name(kernel), || vm_tests::on_kernel(kernel, &arguments.filter));
-        }
+        [kernel] => steps.run(&vm_tests::name(kernel), || {
+            let built = vm_tests::prepare(&kernels)?;
+            vm_tests::on_kernel(kernel, &built, &arguments.filter)
+        }),
         several => {
-            steps.run("VM, kernels and test programs", || vm_tests::prepare(several));
-            steps.done.extend(vm_tests::side_by_side(several, &arguments.filter));
+            let mut built = None;
+            steps.run("VM, kernels and test programs", || {
+                built = Some(vm_tests::prepare(several)?);
+                Ok(())
+            });
+            if let Some(built) = built {
+                steps.done.extend(vm_tests::side_by_side(several, &built, &arguments.filter));
+            }
         }
     }
     Ok(steps.report())

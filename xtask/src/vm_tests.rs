@@ -24,27 +24,52 @@ use crate::{
     workspace,
 };
 
-/// The tests of one kernel take three to eight minutes when emulated.
+/// The tests of one kernel take eight to eleven minutes when emulated, two kernels at a time.
 const TIMEOUT: Duration = Duration::from_secs(1500);
+
+/// `cargo xtask vm-tests`: the tests on one kernel, all else made before.
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// A kernel of tests/kernels.toml
+    kernel: String,
+    #[command(flatten)]
+    built: Built,
+    /// Words for the test program
+    #[arg(last = true)]
+    filter: Vec<String>,
+}
+
+/// What was built for the tests.
+#[derive(Debug, clap::Args)]
+pub struct Built {
+    /// The folder with fastprobe and the load for kvm
+    programs: PathBuf,
+    /// The test program
+    test: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    on_kernel(&kernels::find(Some(&arguments.kernel))?, &arguments.built, &arguments.filter)
+}
 
 /// What the step is called.
 pub fn name(kernel: &Kernel) -> String {
     format!("VM tests on {}", kernel.name)
 }
 
-/// Gets and builds whatever [`side_by_side`] needs, so that no two of its runs do.
-pub fn prepare(kernels: &[Kernel]) -> Result<()> {
+/// Gets and builds whatever the tests on `kernels` need: side by side they would wait for each other.
+pub fn prepare(kernels: &[Kernel]) -> Result<Built> {
     vm_tools::ensure()?;
     for kernel in kernels {
         kernels::fetch(kernel)?;
     }
-    workspace::build_programs()?;
-    build().map(drop)
+    Ok(Built { programs: workspace::build_programs()?, test: build()? })
 }
 
 /// Runs the tests of several kernels, as many at a time as this machine has CPUs: an emulated VM keeps one busy.
 /// Each is an xtask of its own, whose lines come out with the kernel's name before them.
-pub fn side_by_side(kernels: &[Kernel], filter: &[String]) -> Vec<Step> {
+pub fn side_by_side(kernels: &[Kernel], built: &Built, filter: &[String]) -> Vec<Step> {
     let at_a_time = thread::available_parallelism().map_or(1, |cpus| cpus.get());
     let next = AtomicUsize::new(0);
     let steps = Mutex::new(Vec::new());
@@ -54,7 +79,7 @@ pub fn side_by_side(kernels: &[Kernel], filter: &[String]) -> Vec<Step> {
         for _ in 0..at_a_time.min(kernels.len()) {
             scope.spawn(|| {
                 while let Some(kernel) = kernels.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let step = timed(&name(kernel), || in_own_process(kernel, filter));
+                    let step = timed(&name(kernel), || in_own_process(kernel, built, filter));
                     steps.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(step);
                 }
             });
@@ -63,9 +88,9 @@ pub fn side_by_side(kernels: &[Kernel], filter: &[String]) -> Vec<Step> {
     steps.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-fn in_own_process(kernel: &Kernel, filter: &[String]) -> Result<()> {
+fn in_own_process(kernel: &Kernel, built: &Built, filter: &[String]) -> Result<()> {
     let mut command = Command::new(std::env::current_exe().context("this program is gone")?);
-    command.args(["test", "--kernel", &kernel.name, "--"]).args(filter);
+    command.args(["vm-tests", &kernel.name]).args([&built.programs, &built.test]).arg("--").args(filter);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().context("can't start xtask")?;
     let (out, err) = (child.stdout.take().context("no pipe")?, child.stderr.take().context("no pipe")?);
@@ -92,11 +117,9 @@ fn prefix_lines(prefix: &str, from: impl Read) {
 }
 
 /// Boots the kernel and runs the test program there, all but what is for other kernels.
-pub fn on_kernel(kernel: &Kernel, filter: &[String]) -> Result<()> {
-    let programs = workspace::build_programs()?;
-    let test = build()?;
+pub fn on_kernel(kernel: &Kernel, built: &Built, filter: &[String]) -> Result<()> {
     let other_kernels = if kernel.kprobe_multi { "without_fprobe::" } else { "multi::" };
-    let mut words = vec![test.to_string_lossy().into_owned()];
+    let mut words = vec![built.test.to_string_lossy().into_owned()];
     words.extend(["--ignored", "--test-threads=1", "--skip", other_kernels].map(String::from));
     words.extend_from_slice(filter);
     let command = format!(
@@ -104,7 +127,7 @@ pub fn on_kernel(kernel: &Kernel, filter: &[String]) -> Result<()> {
         vm::join(&words)?,
         vm::CHECK_KERNEL_LOG
     );
-    let job = Job { prelude: &vm::load_modules(kernel), command: &command, programs: &programs };
+    let job = Job { prelude: &vm::load_modules(kernel), command: &command, programs: &built.programs };
     vm::expect_success(kernel, &job, TIMEOUT)
 }
 
