@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Runs a step that may take a while: a spinner on a terminal, and a line with the time when it is done.
+/// Runs a step that may take a while: on a terminal a spinner, and a line with the time when it is done; anywhere
+/// else one line, before the work, which tells what is going on.
 pub fn step<T>(what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let started = Instant::now();
-    // Hidden by itself where standard error is no terminal; there, the line before tells what is going on.
     let spinner = ProgressBar::new_spinner();
     if spinner.is_hidden() {
         line(&format!("{what} …"));
+        return work();
     }
     spinner.set_style(
         ProgressStyle::with_template("xtask: {spinner} {msg} … {elapsed}")
