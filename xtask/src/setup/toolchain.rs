@@ -7,10 +7,13 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::debian::Suite;
 use crate::{cache, process, say};
+
+/// The compiler's version. The object's bytes depend on it, and bpf-linker on its LLVM.
+const RUST: &str = env!("CARGO_PKG_RUST_VERSION");
 
 /// The linker's version. The object's bytes depend on it.
 const BPF_LINKER: &str = "0.13.0";
@@ -33,6 +36,11 @@ pub struct Toolchain {
 ///
 /// When something can't be had; says what.
 pub fn ensure() -> Result<Toolchain> {
+    let version = rustc_version()?;
+    ensure!(
+        version.starts_with(&format!("{RUST}.")),
+        "the eBPF program is built by Rust {RUST}, and this is {version}: use cargo +{RUST} xtask"
+    );
     let sysroot: PathBuf = process::output(Command::new("rustc").args(["--print", "sysroot"]))?.trim().into();
     ensure_rust_src(&sysroot)?;
     let bpf_linker = ensure_bpf_linker(&sysroot)?;
@@ -51,10 +59,10 @@ fn ensure_rust_src(sysroot: &Path) -> Result<()> {
     if place.join("library/core/src/lib.rs").exists() {
         return Ok(());
     }
-    let by_rustup = Command::new("rustup").args(["component", "add", "rust-src"]).output();
-    if by_rustup.is_ok_and(|output| output.status.success()) && place.join("library/core/src/lib.rs").exists()
-    {
-        say::line("rust-src: added by rustup");
+    let by_rustup = say::step("adding rust-src to the toolchain, by rustup", || {
+        process::output(Command::new("rustup").args(["component", "add", "rust-src"]))
+    });
+    if by_rustup.is_ok() && place.join("library/core/src/lib.rs").exists() {
         return Ok(());
     }
     say::line("rust-src: rustup can't add it here, looking for Debian's package");
@@ -67,7 +75,9 @@ fn ensure_rust_src(sysroot: &Path) -> Result<()> {
             source.display(),
             place.display()
         )
-    })
+    })?;
+    say::line(&format!("rust-src: linked into the toolchain, as {}", place.display()));
+    Ok(())
 }
 
 /// Replaces a link that leads nowhere, and makes the folder for it.
@@ -100,7 +110,7 @@ fn ensure_bpf_linker(sysroot: &Path) -> Result<PathBuf> {
         let llvm = folder.join("llvm/lib");
         fs::create_dir_all(&llvm)?;
         symlink(find_llvm(&lib)?, llvm.join("libLLVM.so"))?;
-        say::step(&format!("building bpf-linker {BPF_LINKER}"), || {
+        say::step(&format!("building bpf-linker {BPF_LINKER}, once, in one to two minutes"), || {
             process::output(
                 Command::new("cargo")
                     .args(["install", "bpf-linker", "--version", BPF_LINKER, "--locked"])
