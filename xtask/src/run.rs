@@ -63,10 +63,10 @@ fn why_not_here() -> Option<&'static str> {
         .iter()
         .any(|folder| Path::new(folder).join("available_filter_functions").exists());
     if !traceable {
-        return Some("this kernel has no list of traceable functions");
+        return Some("this machine's kernel has no list of traceable functions");
     }
     // The function that makes kprobe-multi links is there in all kernels; what it calls is not.
     let symbols = fs::read_to_string("/proc/kallsyms").unwrap_or_default();
     let fprobe = symbols.lines().any(|line| line.ends_with(" register_fprobe_ips"));
-    (!fprobe).then_some("this kernel was built without CONFIG_FPROBE")
+    (!fprobe).then_some("this machine's kernel was built without CONFIG_FPROBE")
 }

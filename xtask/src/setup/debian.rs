@@ -26,7 +26,7 @@ pub fn install(packages: &[&str]) -> Result<()> {
             packages.join(" ")
         );
     }
-    say::step(&format!("installing {}", packages.join(", ")), || {
+    say::step(&format!("installing Debian packages: {}", packages.join(", ")), || {
         let mut install = Command::new("apt-get");
         install
             .env("DEBIAN_FRONTEND", "noninteractive")

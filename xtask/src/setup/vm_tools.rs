@@ -35,14 +35,12 @@ pub fn ensure() -> Result<PathBuf> {
         debian::install(&missing)?;
     }
     let folder = cache::entry(&format!("virtme-ng-{VIRTME_NG}"), |folder| {
-        say::step(&format!("installing virtme-ng {VIRTME_NG} from PyPI"), || {
-            let venv =
-                || process::output(Command::new("python3").args(["-m", "venv", "--copies"]).arg(folder));
-            // Debian splits venv off from python3.
-            if venv().is_err() {
-                debian::install(&["python3-venv"])?;
-                venv()?;
-            }
+        // Debian splits off from python3 what makes a venv.
+        if process::output(Command::new("python3").args(["-c", "import ensurepip"])).is_err() {
+            debian::install(&["python3-venv"])?;
+        }
+        say::step(&format!("installing virtme-ng {VIRTME_NG} from PyPI, into the cache"), || {
+            process::output(Command::new("python3").args(["-m", "venv", "--copies"]).arg(folder))?;
             // As a module: the scripts of a venv name the folder that it was made in, and this one moves.
             let package = format!("virtme-ng=={VIRTME_NG}");
             process::output(
