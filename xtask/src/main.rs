@@ -65,3 +65,19 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_called_by_cargo() {
+        let mut clap = Arguments::command();
+        clap.clone().debug_assert();
+        let help = clap.render_help().to_string();
+        assert!(help.contains("Usage: cargo xtask <COMMAND>"), "{help}");
+        assert!(!help.contains("vm-tests"), "{help}");
+    }
+}

@@ -89,10 +89,10 @@ pub fn boot(kernel: &Kernel, job: &Job<'_>, timeout: Duration) -> Result<u8> {
     fs::write(control.path().join("command.sh"), format!("{}\n", job.command))?;
 
     say::line(&format!(
-        "booting kernel {}: {} ({})",
+        "booting kernel {}, {}: {}",
         kernel.name,
-        kernels::version(&image)?,
-        if kvm_works() { "KVM" } else { "emulated: seconds are longer here" }
+        if kvm_works() { "by KVM" } else { "emulated (seconds are longer here)" },
+        kernels::version(&image)?
     ));
     let started = Instant::now();
     let mut vm = start(&vng, &image, control.path(), job.programs)?;
