@@ -12,7 +12,7 @@ Patterns:
   vfs_read            a function, with its compiler variants (vfs_read.isra.0)
   'kvm*'              a glob: *  ?  [a-z]  {a,b}
   'kvm:*'             functions of one module; vmlinux: is the core kernel
-  -r 'tcp_(rx|tx)_.*' with -r a regular expression that matches the whole name
+  -r 'tcp_(v4|v6)_.*' with -r a regular expression that matches the whole name
   @FILE               names or patterns from a file, one a line
 
 Examples:
@@ -22,7 +22,7 @@ Examples:
   fastprobe list 'ext4_*'               what would be attached and what not, and why
 
 Exit codes: 0 attached, 1 fault, 2 usage, 3 nothing to attach to, 4 this kernel or environment can't,
-5 something had to be skipped under --strict";
+5 a function was skipped under --strict";
 
 /// Attach one eBPF program to every kernel function that matches, in milliseconds, and count the calls.
 #[derive(Debug, Parser)]
@@ -99,7 +99,8 @@ pub struct Select {
     /// Attach to at most N functions
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_functions: usize,
-    /// Attach to functions known to hang or flood a machine, too
+    /// Attach to functions of the denylist, too: those that the kernel's own tests leave out or that every eBPF
+    /// program runs through
     #[arg(long)]
     pub force: bool,
     /// Don't leave out what the kernel's kprobe blacklist covers
@@ -108,13 +109,14 @@ pub struct Select {
     /// Where to read the kernel's tables from
     #[arg(long, value_enum, default_value_t = SourceChoice::Auto)]
     pub source: SourceChoice,
-    /// If any function would be skipped, attach nothing and exit with 5
+    /// If any function that matches would be skipped, attach nothing and exit with 5
     #[arg(long)]
     pub strict: bool,
     /// NDJSON on standard output
     #[arg(long)]
     pub json: bool,
-    /// Say more: every skipped function, and what the eBPF program logs
+    /// Say more: every skipped function, the tables' source, what the eBPF program logs; -vv: how the tables were
+    /// read
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
 }
