@@ -20,7 +20,7 @@ use fastprobe_tests::{
 
 /// What a pattern matches, in this process.
 fn matches(pattern: &str) -> Matches {
-    let tables = Tables::read(&Root::machine(), None, Wish::Auto).expect("tables");
+    let tables = Tables::read(&Root::machine(), None, Wish::Auto, None).expect("tables");
     let patterns =
         PatternSet::new(Syntax::Glob, &[PatternText::argument(pattern)], &[], &[]).expect("a pattern");
     tables.matching(&mut patterns.matcher()).expect("well-formed tables")

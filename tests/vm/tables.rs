@@ -7,7 +7,11 @@ use std::{
     process::{Command, Output},
 };
 
-use fastprobe::tables::{Root, kcore};
+use fastprobe::tables::{
+    Function, Root, Tables, Wish,
+    cache::{self, Folder, Key},
+    kcore,
+};
 use fastprobe_tests::{fastprobe, run};
 
 /// Address, name and module of a symbol; several symbols can have all three in common.
@@ -51,7 +55,7 @@ fn difference<K: Ord + std::fmt::Debug, V: PartialEq>(a: &BTreeMap<K, V>, b: &BT
 #[test]
 #[ignore = "needs a VM: cargo xtask test"]
 fn memory_and_text_have_the_same_tables() {
-    let memory = kcore::read(&Root::machine()).expect("the kernel's memory can be read");
+    let memory = kcore::read(&Root::machine(), false).expect("the kernel's memory can be read");
 
     let mut symbols = Symbols::new();
     memory
@@ -65,7 +69,7 @@ fn memory_and_text_have_the_same_tables() {
     assert_eq!(difference(&symbols, &text), [""; 0], "in memory and not in /proc/kallsyms");
     assert_eq!(difference(&text, &symbols), [""; 0], "in /proc/kallsyms and not in memory");
 
-    let sites: BTreeSet<u64> = memory.sites.iter().copied().collect();
+    let sites: BTreeSet<u64> = memory.rest.sites.iter().copied().collect();
     let addrs = "/sys/kernel/tracing/available_filter_functions_addrs";
     let traceable = if fs::exists(addrs).expect("a file system") {
         let records = lines(addrs).into_iter().map(|line| {
@@ -98,7 +102,7 @@ fn memory_and_text_have_the_same_tables() {
         total
     };
 
-    let modules: BTreeSet<Vec<u8>> = memory.modules.iter().map(|module| module.name.to_vec()).collect();
+    let modules: BTreeSet<Vec<u8>> = memory.rest.modules.iter().map(|module| module.name.to_vec()).collect();
     let text_modules: BTreeSet<Vec<u8>> =
         lines("/proc/modules").iter().map(|line| fields(line)[0].to_vec()).collect();
     assert_eq!(modules, text_modules);
@@ -120,12 +124,69 @@ fn memory_and_text_have_the_same_tables() {
             None => joined.push((start, end)),
         }
     }
-    assert_eq!(memory.blacklist.ranges(), joined);
+    assert_eq!(memory.rest.blacklist.ranges(), joined);
     println!(
         "memory and text agree: {} symbols, {traceable} traceable, {} modules, {listed} blacklisted ranges",
         symbols.values().sum::<usize>(),
         modules.len(),
     );
+}
+
+/// `kallsyms_seqs_of_names` came with 6.2.
+fn has_order_of_names() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("readable");
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(2))
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn the_cache_has_what_memory_has_and_finds_every_name() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (root, folder) = (Root::machine(), Folder::at(dir.path()));
+    let memory =
+        Tables::read(&root, Some(&folder), Wish::Auto, None).expect("the kernel's memory can be read");
+    assert!(memory.store(&root, &folder).expect("it can be written"));
+    let key = Key::of(&root).expect("the kernel says what it is");
+    let cached = cache::load(&folder, &key).expect("it is in order").expect("it is there").tables;
+
+    let from_memory = kcore::read(&root, true).expect("the kernel's memory can be read");
+    let (mut all, mut kept) = (BTreeMap::new(), BTreeMap::new());
+    let symbol = |kind: u8, f: Function<'_>| (f.address, f.name.to_vec(), f.module.map(<[u8]>::to_vec), kind);
+    let add = |symbols: &mut BTreeMap<_, usize>, symbol| {
+        *symbols.entry(symbol).or_default() += 1;
+        Ok(())
+    };
+    from_memory.for_each_symbol(|kind, f| add(&mut all, symbol(kind, f))).expect("well-formed names");
+    cached.for_each_symbol(|kind, f| add(&mut kept, symbol(kind, f))).expect("a file in order");
+    assert_eq!(difference(&all, &kept), [""; 0], "in memory and not in the cache");
+    assert_eq!(difference(&kept, &all), [""; 0], "in the cache and not in memory");
+
+    let (index, mut plain) = (cached.index(), 0);
+    for (_, name, _, _) in all.keys() {
+        plain += name.len();
+        let position = index.find(name).expect("a file in order").expect("it is there");
+        let mut found = Vec::new();
+        index
+            .for_each_name(position..position + 1, |_, name| {
+                found = name.to_vec();
+                Ok(())
+            })
+            .expect("a file in order");
+        assert_eq!(found, *name);
+        let other = [name, &b"#"[..]].concat();
+        assert_eq!(index.find(&other).expect("a file in order"), None);
+    }
+    let share = 100 * index.name_bytes() / plain;
+    assert_eq!(from_memory.core.order().is_ok(), has_order_of_names(), "the kernel's own order of its names");
+    if let Ok(order) = from_memory.core.order() {
+        for (_, name, _, _) in all.keys().filter(|(_, _, module, _)| module.is_none()) {
+            let family = order.family(name).expect("an order");
+            assert!(!family.is_empty(), "{}", name.escape_ascii());
+        }
+    }
+    println!("{} symbols found in the cache, names in {share} % of their plain size", all.len());
+    assert!(share <= 40);
 }
 
 fn plan(source: &str, patterns: &[&str]) -> serde_json::Value {
@@ -142,8 +203,19 @@ fn words(output: &Output) -> String {
 #[ignore = "needs a VM: cargo xtask test"]
 fn a_plan_is_the_same_from_every_source() {
     succeed(&["cache", "warm"]);
-    let sets: [&[&str]; 3] =
-        [&["kvm*", "*read*", "xfs:*"], &["-r", ".*_(lock|unlock)", "-m", "vmlinux"], &["*"]];
+    // Every fiftieth name, misses among them: more than can be compared one by one.
+    let dir = tempfile::tempdir().expect("a folder");
+    let list = dir.path().join("names");
+    let name = |line: &Vec<u8>| String::from_utf8_lossy(fields(line)[2]).into_owned();
+    let names: Vec<_> = lines("/proc/kallsyms").iter().step_by(50).map(name).collect();
+    fs::write(&list, names.join("\n") + "\nno_such_function\nvfs_*\n").expect("writable");
+    let list = format!("@{}", list.display());
+    let sets: [&[&str]; 4] = [
+        &["kvm*", "*read*", "xfs:*"],
+        &["-r", ".*_(lock|unlock)", "-m", "vmlinux"],
+        &["*"],
+        &[&list, "-x", "*lock*"],
+    ];
     for patterns in sets {
         let text = plan("text", patterns);
         for source in ["kcore", "cache"] {
@@ -209,9 +281,12 @@ fn a_cache_that_cannot_be_trusted_is_left_alone() {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&file, bytes).expect("writable");
-    assert!(fail(&["list", "--source", "cache", "vfs_read"], 1).contains("damaged"));
-    let run = run(&["list", "-v", "vfs_read"]).expect("it runs");
+    // Who needs that page sees it, and reads the kernel's memory instead.
+    assert!(fail(&["cache", "status"], 1).contains("damaged"));
+    assert!(fail(&["list", "--source", "cache", "*"], 1).contains("damaged"));
+    let run = run(&["list", "-v", "*"]).expect("it runs");
     assert!(run.status.success() && words(&run).contains("damaged"), "{}", words(&run));
+    assert!(words(&run).contains("kcore"), "{}", words(&run));
 
     succeed(&["cache", "warm"]);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("root may");

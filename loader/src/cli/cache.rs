@@ -26,13 +26,14 @@ pub fn run(command: CacheCommand) -> Result<Exit> {
 /// Says what a run would say; with a cache that can't be used, as one that would have to use it.
 fn status(folder: &Folder) -> Result<Exit> {
     let started = Instant::now();
-    let tables = Tables::read(&Root::machine(), Some(folder), Wish::Only(Source::Cache))?;
+    let tables = Tables::read(&Root::machine(), Some(folder), Wish::Only(Source::Cache), None)?;
+    tables.check()?;
     let took = started.elapsed();
     writeln!(
         io::stdout(),
         "{}: {} traceable functions, {} modules, {} bytes; read and checked in {:.1} ms",
         folder.file().display(),
-        tables.sites().len(),
+        tables.counts().traceable,
         tables.modules().len(),
         std::fs::metadata(folder.file()).map_or(0, |metadata| metadata.len()),
         took.as_secs_f64() * 1e3
@@ -42,7 +43,11 @@ fn status(folder: &Folder) -> Result<Exit> {
 
 fn warm(folder: &Folder) -> Result<Exit> {
     let root = Root::machine();
-    let tables = Tables::read(&root, Some(folder), Wish::Auto)?;
+    let mut tables = Tables::read(&root, Some(folder), Wish::Auto, None)?;
+    if tables.check().is_err() {
+        folder.clear()?;
+        tables = Tables::read(&root, Some(folder), Wish::Auto, None)?;
+    }
     let file = folder.file();
     match tables.source() {
         Source::Cache => writeln!(io::stdout(), "{}: was there already", file.display())?,

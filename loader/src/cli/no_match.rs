@@ -18,7 +18,8 @@ pub fn explain(select: &Select, patterns: &Patterns, tables: &Tables) -> fastpro
     let more = patterns.texts.len().saturating_sub(wanted.len());
     let more = if more > 0 { format!(" nor {more} other patterns") } else { String::new() };
     let message = format!("no kernel function matches {}{more}", wanted.join(" or "));
-    let mut hints: Vec<String> = near(patterns, tables)?.into_iter().collect();
+    // Tables that can't be read to their end have no suggestions.
+    let mut hints: Vec<String> = near(patterns, tables).ok().flatten().into_iter().collect();
     hints.extend(missing_modules(patterns, tables));
     hints.extend(expanded_by_the_shell(select));
     let error = Error::new(ErrorKind::NoMatch, message);

@@ -121,7 +121,7 @@ pub fn tables(
     patterns: &Patterns,
 ) -> Result<(Tables, Duration)> {
     let started = Instant::now();
-    let tables = Tables::read(root, cache, wish(select, patterns)?)?;
+    let tables = Tables::read(root, cache, wish(select, patterns)?, Some(&patterns.set))?;
     let took = started.elapsed();
     say_how(select, &tables, 0);
     if select.verbose > 0 {
@@ -167,6 +167,9 @@ pub fn matches(root: &Root, select: &Select, patterns: &Patterns, tables: &mut T
     let (matches, matcher) = tables.choose(root, wish(select, patterns)?, &patterns.set)?;
     if tables.fallbacks().len() > known {
         say_how(select, tables, known);
+        if select.verbose > 0 {
+            say!("fastprobe: tables from {} instead", tables.source());
+        }
     }
     if matches.iter().next().is_none() {
         return Err(no_match::explain(select, patterns, tables)?.into());

@@ -84,6 +84,16 @@ impl NamePattern {
         }
     }
 
+    /// Texts, one of which is in every name that matches; nothing is known where there are none.
+    pub fn texts(&self) -> Vec<&[u8]> {
+        match self {
+            Self::General(general) if general.heads.is_empty() => {
+                general.required.iter().map(Finder::needle).collect()
+            }
+            _ => self.heads(),
+        }
+    }
+
     fn from_glob(whole: &PatternText, function: &str, start: usize) -> Result<Self> {
         let head = function.trim_end_matches('*');
         if !head.contains(is_special) {

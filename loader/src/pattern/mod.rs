@@ -4,13 +4,13 @@
 //! `vmlinux` is the core kernel. It matches a function under its own name and under its
 //! [base name](variant::base_name), so that `foo` also means `foo.isra.0`. Names are bytes. Pure: no I/O.
 
+mod candidates;
 mod glob;
 pub mod near;
 mod text;
 pub mod variant;
 
-use std::collections::HashMap;
-
+use candidates::Candidates;
 use glob::NamePattern;
 pub use glob::Syntax;
 pub use text::{PatternText, parse_file};
@@ -26,13 +26,16 @@ const GENERATED: [&[u8]; 3] = [b"bpf", b"__builtin__ftrace", b"__builtin__kprobe
 /// All patterns of a run, compiled.
 #[derive(Debug)]
 pub struct PatternSet {
-    include: Vec<Pattern>,
-    /// Exact names of `include`, to look up instead of comparing: `@FILE` brings thousands.
-    exact: HashMap<Box<[u8]>, Vec<usize>>,
-    /// The others of `include`, to compare one by one.
-    general: Vec<usize>,
-    exclude: Vec<Pattern>,
+    include: Patterns,
+    exclude: Patterns,
     modules: Vec<ModulePattern>,
+}
+
+/// Patterns, and which of them may match a name.
+#[derive(Debug)]
+struct Patterns {
+    all: Vec<Pattern>,
+    candidates: Candidates,
 }
 
 #[derive(Debug)]
@@ -61,28 +64,27 @@ impl PatternSet {
         exclude: &[PatternText],
         modules: &[String],
     ) -> Result<Self> {
-        let compile = |texts: &[PatternText]| -> Result<Vec<_>> {
-            texts.iter().map(|text| Pattern::compile(syntax, text)).collect()
-        };
-        let include = compile(include)?;
-        let mut exact: HashMap<Box<[u8]>, Vec<usize>> = HashMap::new();
-        let mut general = Vec::new();
-        for (index, pattern) in include.iter().enumerate() {
-            match &pattern.name {
-                NamePattern::Exact(name) => exact.entry(name.clone()).or_default().push(index),
-                _ => general.push(index),
-            }
-        }
         let modules = modules
             .iter()
             .map(|m| ModulePattern::compile(&PatternText::argument(m), m))
             .collect::<Result<_>>()?;
-        Ok(Self { include, exact, general, exclude: compile(exclude)?, modules })
+        let (include, exclude) = (Patterns::compile(syntax, include)?, Patterns::compile(syntax, exclude)?);
+        Ok(Self { include, exclude, modules })
+    }
+
+    /// How many patterns say what to select.
+    pub fn len(&self) -> usize {
+        self.include.all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Starts to match.
     pub fn matcher(&self) -> Matcher<'_> {
-        Matcher { set: self, used: vec![false; self.include.len()], verdict: ModuleVerdict::default() }
+        Matcher { set: self, used: vec![false; self.include.all.len()], verdict: ModuleVerdict::default() }
     }
 
     /// Whether a pattern or `-m` spells out what kallsyms shows as a module and is generated code. Nothing there
@@ -93,7 +95,7 @@ impl PatternSet {
 
     /// The modules that patterns and `-m` name without a wildcard.
     pub fn named_modules(&self) -> impl Iterator<Item = &str> {
-        let in_patterns = self.include.iter().filter_map(|pattern| pattern.module.as_ref());
+        let in_patterns = self.include.all.iter().filter_map(|pattern| pattern.module.as_ref());
         let exact = |module: &&ModulePattern| matches!(module.name, NamePattern::Exact(_));
         self.modules
             .iter()
@@ -101,6 +103,21 @@ impl PatternSet {
             .filter(exact)
             .map(|module| module.text.as_str())
             .filter(|m| m.as_bytes() != CORE)
+    }
+}
+
+impl Patterns {
+    fn compile(syntax: Syntax, texts: &[PatternText]) -> Result<Self> {
+        let all: Vec<_> = texts.iter().map(|text| Pattern::compile(syntax, text)).collect::<Result<_>>()?;
+        let candidates = Candidates::new(all.iter().map(|pattern| &pattern.name));
+        Ok(Self { all, candidates })
+    }
+
+    /// Whether any of them matches.
+    fn match_any(&self, module: &[u8], name: &[u8], base: &[u8]) -> bool {
+        let exact = |name| self.candidates.exact(name).iter().copied();
+        let mut all = exact(name).chain(exact(base)).chain(self.candidates.others(name));
+        all.any(|number| self.all[number].matches(module, name, base))
     }
 }
 
@@ -116,8 +133,20 @@ impl Pattern {
         Ok(Self { text: text.clone(), module, name })
     }
 
-    fn matches(&self, module: &[u8], name: &[u8], base: &[u8]) -> bool {
+    fn is_for(&self, module: &[u8]) -> bool {
         self.module.as_ref().is_none_or(|pattern| pattern.matches(module))
+    }
+
+    /// How the names that match start. Base names begin as the names do, so it holds for both.
+    fn starts(&self) -> Vec<Start<'_>> {
+        match &self.name {
+            NamePattern::Exact(name) => vec![Start::Name(name)],
+            name => name.heads().into_iter().map(Start::Head).collect(),
+        }
+    }
+
+    fn matches(&self, module: &[u8], name: &[u8], base: &[u8]) -> bool {
+        self.is_for(module)
             && (self.name.matches(name) || (base.len() < name.len() && self.name.matches(base)))
     }
 }
@@ -149,6 +178,44 @@ impl ModulePattern {
     }
 }
 
+/// Where functions that match can be.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Reach<'p> {
+    /// How their names start, where that is known of all in a module.
+    pub starts: Vec<Start<'p>>,
+    /// What to do about each module.
+    pub modules: Vec<Search>,
+}
+
+/// What to do about a module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Search {
+    /// Nothing in it can match.
+    Nowhere,
+    /// The names that match start in one of some ways.
+    AtStarts,
+    /// All of its functions are to be looked at.
+    Everywhere,
+}
+
+/// How a name starts that matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start<'p> {
+    /// It is this name, or a variant of it.
+    Name(&'p [u8]),
+    /// It begins so.
+    Head(&'p [u8]),
+}
+
+impl<'p> Start<'p> {
+    /// What the name begins with.
+    pub fn head(self) -> &'p [u8] {
+        match self {
+            Self::Name(head) | Self::Head(head) => head,
+        }
+    }
+}
+
 /// Matches functions one after the other and remembers which patterns were of use.
 #[derive(Debug)]
 pub struct Matcher<'p> {
@@ -168,9 +235,11 @@ struct ModuleVerdict {
 impl<'p> Matcher<'p> {
     /// Whether the function called `name` in `module` ([`CORE`] for the core kernel) is selected.
     pub fn matches(&mut self, module: &[u8], name: &[u8]) -> bool {
-        if !self.wants_module(module) {
-            return false;
-        }
+        self.wants_module(module) && self.selects(module, name)
+    }
+
+    /// The same in a module that may be searched, as [`Self::reach`] says.
+    pub fn selects(&mut self, module: &[u8], name: &[u8]) -> bool {
         let base = variant::base_name(name);
         // Parts and padding of functions can be spelled out, to be told that they can't be traced.
         let function = variant::is_function(name);
@@ -179,36 +248,35 @@ impl<'p> Matcher<'p> {
                 && function
                 && self.exact_matches(module, base, |text| !text.is_symbol()))
             | (function && self.general_matches(module, name, base));
-        selected && !self.set.exclude.iter().any(|pattern| pattern.matches(module, name, base))
+        selected && !self.set.exclude.match_any(module, name, base)
     }
 
-    /// Whether any function in `module` ([`CORE`] for the core kernel) can match.
-    pub fn may_match_in(&mut self, module: &[u8]) -> bool {
-        self.wants_module(module) && self.patterns_in(module).next().is_some()
-    }
-
-    /// What the names in `module` that match begin with: one of these. None where that can't be told. Base names
-    /// begin as the names do, so the heads hold for both.
-    pub fn heads(&self, module: &[u8]) -> Option<Vec<&'p [u8]>> {
-        let mut all = Vec::new();
-        for pattern in self.patterns_in(module) {
-            let heads = pattern.name.heads();
-            if heads.is_empty() {
-                return None;
+    /// Where in these modules ([`CORE`] is one) functions that match are to be looked for.
+    pub fn reach(&mut self, modules: &[&[u8]]) -> Reach<'p> {
+        let wanted: Vec<bool> = modules.iter().map(|module| self.wants_module(module)).collect();
+        let mut reach = Reach { starts: Vec::new(), modules: vec![Search::Nowhere; modules.len()] };
+        for pattern in &self.set.include.all {
+            let starts = pattern.starts();
+            let how = if starts.is_empty() { Search::Everywhere } else { Search::AtStarts };
+            for (index, module) in modules.iter().enumerate() {
+                if wanted[index] && reach.modules[index] < how && pattern.is_for(module) {
+                    reach.modules[index] = how;
+                }
             }
-            all.extend(heads);
+            reach.starts.extend(starts);
         }
-        Some(all)
-    }
-
-    fn patterns_in(&self, module: &[u8]) -> impl Iterator<Item = &'p Pattern> {
-        let set = self.set;
-        set.include.iter().filter(move |p| p.module.as_ref().is_none_or(|pattern| pattern.matches(module)))
+        reach
     }
 
     /// The patterns that have matched nothing so far.
     pub fn unmatched(&self) -> impl Iterator<Item = &'p PatternText> {
-        self.set.include.iter().zip(&self.used).filter(|(_, used)| !**used).map(|(pattern, _)| &pattern.text)
+        self.set
+            .include
+            .all
+            .iter()
+            .zip(&self.used)
+            .filter(|(_, used)| !**used)
+            .map(|(pattern, _)| &pattern.text)
     }
 
     fn wants_module(&mut self, module: &[u8]) -> bool {
@@ -221,15 +289,11 @@ impl<'p> Matcher<'p> {
     }
 
     fn exact_matches(&mut self, module: &[u8], name: &[u8], counts: impl Fn(&PatternText) -> bool) -> bool {
-        if self.set.exact.is_empty() {
-            return false;
-        }
-        let mut selected = false;
-        for &index in self.set.exact.get(name).into_iter().flatten() {
-            let pattern = &self.set.include[index];
-            if counts(&pattern.text) && pattern.module.as_ref().is_none_or(|pattern| pattern.matches(module))
-            {
-                self.used[index] = true;
+        let (set, mut selected) = (self.set, false);
+        for &number in set.include.candidates.exact(name) {
+            let pattern = &set.include.all[number];
+            if counts(&pattern.text) && pattern.is_for(module) {
+                self.used[number] = true;
                 selected = true;
             }
         }
@@ -239,9 +303,11 @@ impl<'p> Matcher<'p> {
     /// Goes on after the first match only for patterns that have not been of use yet.
     fn general_matches(&mut self, module: &[u8], name: &[u8], base: &[u8]) -> bool {
         let mut selected = false;
-        for &index in &self.set.general {
-            if !(selected && self.used[index]) && self.set.include[index].matches(module, name, base) {
-                self.used[index] = true;
+        let set = self.set;
+        let include = &set.include;
+        for number in include.candidates.others(name) {
+            if !(selected && self.used[number]) && include.all[number].matches(module, name, base) {
+                self.used[number] = true;
                 selected = true;
             }
         }
@@ -251,7 +317,7 @@ impl<'p> Matcher<'p> {
 
 impl PatternSet {
     fn names_module(&self, module: &[u8]) -> bool {
-        let in_patterns = self.include.iter().filter_map(|pattern| pattern.module.as_ref());
+        let in_patterns = self.include.all.iter().filter_map(|pattern| pattern.module.as_ref());
         self.modules.iter().chain(in_patterns).any(|pattern| pattern.names(module))
     }
 }
@@ -303,20 +369,38 @@ mod tests {
     }
 
     #[test]
-    fn heads_are_known_where_every_pattern_has_one() {
-        let heads = |include: &[&str], module: &str| -> Option<Vec<String>> {
-            let set = set(include, &[], &[]);
-            let heads = set.matcher().heads(module.as_bytes())?;
-            Some(heads.iter().map(|head| String::from_utf8_lossy(head).into_owned()).collect())
+    fn the_reach_says_where_to_look() {
+        let reach = |include: &[&str], modules: &[&str]| {
+            let set = set(include, &[], modules);
+            let reach = set.matcher().reach(&[CORE, b"kvm", b"xfs", b"bpf"]);
+            let starts = reach.starts.iter().map(|start| match start {
+                Start::Name(name) => format!("={}", String::from_utf8_lossy(name)),
+                Start::Head(head) => String::from_utf8_lossy(head).into_owned(),
+            });
+            (starts.collect::<Vec<_>>().join(" "), reach.modules)
         };
-        let some = |list: &[&str]| Some(list.iter().map(|s| s.to_string()).collect::<Vec<_>>());
-        assert_eq!(heads(&["kvm*", "vfs_read", "a?c"], "vmlinux"), some(&["kvm", "vfs_read", "a"]));
-        assert_eq!(heads(&["{kvm,xfs}_*"], "vmlinux"), some(&["kvm_", "xfs_"]));
-        assert_eq!(heads(&["kvm*", "*read"], "vmlinux"), None);
-        assert_eq!(heads(&["kvm*", "xfs:*"], "vmlinux"), some(&["kvm"]));
-        assert_eq!(heads(&["kvm*", "xfs:*"], "xfs"), None);
-        let set = set(&["kvm:*"], &[], &[]);
-        assert!(set.matcher().may_match_in(b"kvm") && !set.matcher().may_match_in(CORE));
+        use Search::{AtStarts, Everywhere, Nowhere};
+        let told = |starts: &str, modules: [Search; 4]| (starts.to_owned(), modules.to_vec());
+        assert_eq!(
+            reach(&["kvm*", "vfs_read", "a?c", "{kvm,xfs}_*"], &[]),
+            told("kvm =vfs_read a kvm_ xfs_", [AtStarts, AtStarts, AtStarts, Nowhere])
+        );
+        assert_eq!(reach(&["kvm*", "*read"], &["xfs"]), told("kvm", [Nowhere, Nowhere, Everywhere, Nowhere]));
+        assert_eq!(reach(&["kvm*", "xfs:*"], &[]), told("kvm", [AtStarts, AtStarts, Everywhere, Nowhere]));
+        assert_eq!(reach(&["kvm:*"], &[]), told("", [Nowhere, Everywhere, Nowhere, Nowhere]));
+        assert_eq!(reach(&["bpf:*"], &[]), told("", [Nowhere, Nowhere, Nowhere, Everywhere]));
+    }
+
+    #[test]
+    fn thousands_of_patterns_select_as_each_would() {
+        let texts: Vec<String> = (0..2000).map(|i| format!("fn{i}_*")).collect();
+        let include: Vec<&str> = texts.iter().map(String::as_str).chain(["vfs_read", "*_tail"]).collect();
+        let set = set(&include, &["fn7_x", "fn1999_*", "*bad*"], &[]);
+        assert!(selects(&set, "vmlinux", "fn77_x") && selects(&set, "vmlinux", "a_tail"));
+        assert!(selects(&set, "vmlinux", "vfs_read.isra.0") && selects(&set, "vmlinux", "fn1_y.constprop.0"));
+        for name in ["fn7_x", "fn7_x.isra.0", "fn1999_a", "fn3_bad", "fn2000_a", "vfs_reads"] {
+            assert!(!selects(&set, "vmlinux", name), "{name}");
+        }
     }
 
     #[test]

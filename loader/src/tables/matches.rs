@@ -33,13 +33,22 @@ pub struct Facts {
     pub forbidden: bool,
 }
 
+impl Facts {
+    /// What these tables say about `function`.
+    pub fn of(function: Function<'_>, sites: &[u64], blacklist: &Blacklist) -> Self {
+        Self { site: site_of(sites, function.address), forbidden: blacklist.forbids(function) }
+    }
+}
+
 impl Matches {
-    /// Puts functions and facts together. The sort is stable, so the first of several names at one address
-    /// stays; where addresses are hidden (0), different names are different functions.
-    pub(super) fn new(functions: Symbols, facts: Vec<Facts>) -> Self {
+    /// Puts functions and facts together. Of several names at one address that of the lowest rank stays; where
+    /// addresses are hidden (0), different names are different functions.
+    fn new(functions: Symbols, facts: Vec<Facts>, ranks: &[u32]) -> Self {
         let get = |index: u32| functions.get(index as usize);
         let mut order: Vec<u32> = (0..functions.len() as u32).collect();
-        order.sort_by_key(|&index| get(index).map(|function| function.address));
+        let rank = |index: u32| ranks.get(index as usize);
+        order
+            .sort_unstable_by_key(|&index| (get(index).map(|function| function.address), rank(index), index));
         order.dedup_by(|next, kept| match (get(*next), get(*kept)) {
             (Some(next), Some(kept)) => next.address == kept.address && (kept.address != 0 || next == kept),
             _ => false,
@@ -50,12 +59,12 @@ impl Matches {
     /// Matches for tests of what comes after them.
     #[cfg(test)]
     pub fn of<'f>(functions: impl Iterator<Item = (Function<'f>, Facts)>) -> Self {
-        let (mut symbols, mut facts) = (Symbols::default(), Vec::new());
-        for (function, known) in functions {
-            symbols.push(function.address, function.name, function.module).unwrap();
-            facts.push(known);
+        let blacklist = Blacklist::default();
+        let mut sink = MatchSink::new(&[], &blacklist);
+        for (rank, (function, facts)) in (0..).zip(functions) {
+            sink.push_known(function, facts, rank).unwrap();
         }
-        Self::new(symbols, facts)
+        sink.finish()
     }
 
     /// All of them, each function once.
@@ -74,30 +83,41 @@ pub struct MatchSink<'t> {
     blacklist: &'t Blacklist,
     functions: Symbols,
     facts: Vec<Facts>,
+    /// Their numbers in the order of `/proc/kallsyms`.
+    ranks: Vec<u32>,
 }
 
 impl<'t> MatchSink<'t> {
     /// A sink for functions of tables with these sites, ascending, and this blacklist.
     pub fn new(sites: &'t [u64], blacklist: &'t Blacklist) -> Self {
-        Self { sites, blacklist, functions: Symbols::default(), facts: Vec::new() }
+        Self { sites, blacklist, functions: Symbols::default(), facts: Vec::new(), ranks: Vec::new() }
     }
 
-    /// Takes one function.
+    /// Takes one function, in the order of `/proc/kallsyms`.
     ///
     /// # Errors
     ///
     /// Those of [`Symbols::push`].
     pub fn push(&mut self, function: Function<'_>) -> Result<()> {
-        let site = site_of(self.sites, function.address);
-        let forbidden = self.blacklist.forbids(function);
+        let facts = Facts::of(function, self.sites, self.blacklist);
+        self.push_known(function, facts, self.functions.len() as u32)
+    }
+
+    /// Takes a function in any order: its number in that of `/proc/kallsyms` is `rank`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Symbols::push`].
+    pub fn push_known(&mut self, function: Function<'_>, facts: Facts, rank: u32) -> Result<()> {
         self.functions.push(function.address, function.name, function.module)?;
-        self.facts.push(Facts { site, forbidden });
+        self.facts.push(facts);
+        self.ranks.push(rank);
         Ok(())
     }
 
     /// All that came.
     pub fn finish(self) -> Matches {
-        Matches::new(self.functions, self.facts)
+        Matches::new(self.functions, self.facts, &self.ranks)
     }
 }
 

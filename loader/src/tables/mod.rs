@@ -3,20 +3,20 @@
 //! [`Tables::read`] reads each of the kernel's tables once; [`Tables::matching`] chooses from them in memory.
 
 mod blacklist;
-mod bytes;
 pub mod cache;
 mod files;
+pub mod index;
 pub mod kcore;
 mod matches;
 mod source;
 mod symbols;
 mod text;
+mod tokens;
 
 pub use blacklist::Blacklist;
-use cache::{Folder, Kept, Key};
+use cache::{CachedTables, Counts, Folder, Kept, Key};
 pub use files::Root;
 use kcore::KcoreTables;
-use matches::MatchSink;
 pub use matches::{Facts, Match, Matches};
 pub use source::{Source, Wish};
 pub use symbols::{CORE_MODULE, Function, ModuleId};
@@ -38,6 +38,11 @@ pub fn is_function_type(kind: u8) -> bool {
     matches!(kind, b't' | b'T' | b'w' | b'W')
 }
 
+/// What in a kernel's tables is not as it is known: the reason to take them from elsewhere.
+fn odd(what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Malformed, what)
+}
+
 /// A kernel's tables, in memory.
 #[derive(Debug)]
 pub struct Tables {
@@ -51,20 +56,27 @@ pub struct Tables {
 
 #[derive(Debug)]
 enum Held {
-    Memory(Box<KcoreTables>),
+    Kcore(Box<KcoreTables>),
+    Cached(Box<CachedTables>, Folder),
     Text(Box<TextTables>),
 }
 
 impl Tables {
     /// Reads the tables below `root` from the fastest source that works and that `wish` allows: the cache in
-    /// `cache` (none for a saved copy), the kernel's memory, its text files.
+    /// `cache` (none for a saved copy), the kernel's memory, its text files. Where it is known which `patterns` they
+    /// are for, what helps to find many names is read too.
     ///
     /// # Errors
     ///
     /// `Unsupported` and `Permission` where a file isn't there or may not be read, or all addresses are
     /// hidden; `Malformed` for what can't be understood. A blacklist that can't be opened is a
     /// [warning](Self::warnings).
-    pub fn read(root: &Root, cache: Option<&Folder>, wish: Wish) -> Result<Self> {
+    pub fn read(
+        root: &Root,
+        cache: Option<&Folder>,
+        wish: Wish,
+        patterns: Option<&PatternSet>,
+    ) -> Result<Self> {
         let allows = |source| wish == Wish::Auto || wish == Wish::Only(source);
         let mut tables = Self {
             tables: Held::Text(Box::default()),
@@ -85,17 +97,20 @@ impl Tables {
             }
         }
         if allows(Source::Kcore) {
-            match kcore::read(root) {
-                Ok(read) => {
-                    (tables.tables, tables.source) = (Held::Memory(Box::new(read)), Source::Kcore);
-                    return Ok(tables);
-                }
+            match tables.read_kcore(root, patterns) {
+                Ok(()) => return Ok(tables),
                 Err(error) if wish != Wish::Auto => return Err(error),
                 Err(error) => tables.fallbacks.push(error),
             }
         }
         tables.read_text(root)?;
         Ok(tables)
+    }
+
+    fn read_kcore(&mut self, root: &Root, patterns: Option<&PatternSet>) -> Result<()> {
+        let many = patterns.is_some_and(|patterns| patterns.len() > kcore::MAX_COMPARED);
+        (self.tables, self.source) = (Held::Kcore(Box::new(kcore::read(root, many)?)), Source::Kcore);
+        Ok(())
     }
 
     fn read_text(&mut self, root: &Root) -> Result<()> {
@@ -112,20 +127,18 @@ impl Tables {
             Error::new(ErrorKind::Unsupported, format!("there is no cache in {}", cache.file().display()))
                 .with_hint("fastprobe cache warm writes one, as does every run that attaches")
         })?;
-        let (tables, source) = match kept {
-            Kept { tables, complete: true } => (tables, Source::Cache),
-            Kept { tables, .. } if refresh => {
-                (kcore::refresh(root, tables.core, tables.modules)?, Source::Kcore)
+        let Kept { mut tables, complete } = kept;
+        self.source = Source::Cache;
+        if !complete {
+            if !refresh {
+                let message = "modules were loaded or unloaded since the cache was written";
+                return Err(Error::new(ErrorKind::Unsupported, message)
+                    .with_hint("fastprobe cache warm writes it anew"));
             }
-            _ => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    "modules were loaded or unloaded since the cache was written",
-                )
-                .with_hint("fastprobe cache warm writes it anew"));
-            }
-        };
-        (self.tables, self.source) = (Held::Memory(Box::new(tables)), source);
+            tables.update(root)?;
+            self.source = Source::Kcore;
+        }
+        self.tables = Held::Cached(Box::new(tables), cache.clone());
         Ok(())
     }
 
@@ -135,30 +148,30 @@ impl Tables {
     ///
     /// Those of [`cache::store`].
     pub fn store(&self, root: &Root, cache: &Folder) -> Result<bool> {
-        match (&self.tables, self.source, &self.key) {
-            (Held::Memory(tables), Source::Kcore, Some(key)) => {
-                cache::store(cache, root, key, tables).map(|()| true)
-            }
-            _ => Ok(false),
-        }
+        let (Some(key), Source::Kcore) = (&self.key, self.source) else { return Ok(false) };
+        let contents = match &self.tables {
+            Held::Kcore(tables) => cache::contents(tables)?,
+            Held::Cached(tables, folder) => tables.contents().map_err(|e| folder.unusable(e))?,
+            Held::Text(_) => return Ok(false),
+        };
+        cache::store(cache, root, key, contents).map(|()| true)
     }
 
     /// The functions that match, and what is known about each.
     ///
     /// # Errors
     ///
-    /// `Malformed` where the kernel's memory has a name that is none.
+    /// `Malformed` where the kernel's memory has a name that is none, or the cache's file is damaged.
     pub fn matching(&self, matcher: &mut Matcher<'_>) -> Result<Matches> {
-        let mut sink = MatchSink::new(self.sites(), self.blacklist());
         match &self.tables {
-            Held::Memory(tables) => tables.matching(matcher, &mut sink)?,
-            Held::Text(tables) => tables.matching(matcher, &mut sink)?,
+            Held::Kcore(tables) => tables.matching(matcher),
+            Held::Cached(tables, folder) => tables.matching(matcher).map_err(|e| folder.unusable(e)),
+            Held::Text(tables) => tables.matching(matcher),
         }
-        Ok(sink.finish())
     }
 
-    /// The same for the patterns of a run. Where a name in memory turns out to be none only now, the text files
-    /// are read, if `wish` allows it.
+    /// The same for the patterns of a run. Where a page of the cache or a name in memory turns out to be damaged
+    /// only now, the tables are read from the next source, if `wish` allows it.
     ///
     /// # Errors
     ///
@@ -169,17 +182,27 @@ impl Tables {
         wish: Wish,
         patterns: &'p PatternSet,
     ) -> Result<(Matches, Matcher<'p>)> {
-        let mut matcher = patterns.matcher();
-        let matches = match self.matching(&mut matcher) {
-            Err(error) if wish == Wish::Auto && self.source != Source::Text => {
-                self.fallbacks.push(error);
-                self.read_text(root)?;
-                matcher = patterns.matcher();
-                self.matching(&mut matcher)
+        loop {
+            let mut matcher = patterns.matcher();
+            match self.matching(&mut matcher) {
+                Err(error) if wish == Wish::Auto && self.source != Source::Text => {
+                    self.fallbacks.push(error);
+                    self.read_from_next(root, patterns)?;
+                }
+                matches => return Ok((matches?, matcher)),
             }
-            matches => matches,
-        };
-        Ok((matches?, matcher))
+        }
+    }
+
+    /// Reads the tables from what comes after the source that failed.
+    fn read_from_next(&mut self, root: &Root, patterns: &PatternSet) -> Result<()> {
+        if let Held::Cached(..) = self.tables {
+            match self.read_kcore(root, Some(patterns)) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.fallbacks.push(error),
+            }
+        }
+        self.read_text(root)
     }
 
     /// Calls `each` with every function symbol, aliases and duplicates included.
@@ -188,38 +211,43 @@ impl Tables {
     ///
     /// `Malformed` where the kernel's memory has a name that is none; what `each` fails with.
     pub fn for_each_function(&self, mut each: impl FnMut(Function<'_>) -> Result<()>) -> Result<()> {
+        let mut function = |kind, function: Function<'_>| match is_function_type(kind) {
+            true => each(function),
+            false => Ok(()),
+        };
         match &self.tables {
-            Held::Memory(tables) => {
-                tables.for_each_symbol(
-                    |kind, function| {
-                        if is_function_type(kind) { each(function) } else { Ok(()) }
-                    },
-                )
-            }
-            Held::Text(tables) => tables.functions.iter().try_for_each(each),
+            Held::Kcore(tables) => tables.for_each_symbol(function),
+            Held::Cached(tables, _) => tables.for_each_symbol(function),
+            Held::Text(tables) => tables.functions.iter().try_for_each(|f| function(b't', f)),
         }
     }
 
-    /// The addresses of the ftrace records, ascending.
-    pub fn sites(&self) -> &[u64] {
+    /// How much of everything there is.
+    pub fn counts(&self) -> Counts {
         match &self.tables {
-            Held::Memory(tables) => &tables.sites,
-            Held::Text(tables) => &tables.sites,
+            Held::Kcore(tables) => Counts::of(&tables.rest.sites, &tables.rest.blacklist),
+            Held::Cached(tables, _) => tables.counts(),
+            Held::Text(tables) => Counts::of(&tables.sites, &tables.blacklist),
         }
     }
 
-    /// Where probes are forbidden.
-    pub fn blacklist(&self) -> &Blacklist {
+    /// Looks at all of the cache's file. A run looks at no more than it needs.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where any of it is damaged.
+    pub fn check(&self) -> Result<()> {
         match &self.tables {
-            Held::Memory(tables) => &tables.blacklist,
-            Held::Text(tables) => &tables.blacklist,
+            Held::Cached(tables, folder) => tables.index().check().map_err(|e| folder.unusable(e)),
+            _ => Ok(()),
         }
     }
 
     /// The names of the loaded modules.
     pub fn modules(&self) -> Vec<&[u8]> {
         match &self.tables {
-            Held::Memory(tables) => tables.modules.iter().map(|module| &*module.name).collect(),
+            Held::Kcore(tables) => tables.rest.modules.iter().map(|module| &*module.name).collect(),
+            Held::Cached(tables, _) => tables.modules().collect(),
             Held::Text(tables) => tables.modules.iter().map(|name| &**name).collect(),
         }
     }
@@ -243,7 +271,8 @@ impl Tables {
     /// How the reading went, step by step; nothing for the text files, which are read side by side.
     pub fn steps(&self) -> &[kcore::Step] {
         match &self.tables {
-            Held::Memory(tables) => &tables.steps,
+            Held::Kcore(tables) => &tables.rest.steps,
+            Held::Cached(tables, _) => tables.changed().map_or(&[], |changed| &changed.steps),
             Held::Text(_) => &[],
         }
     }
@@ -285,7 +314,7 @@ mod tests {
     fn damaged() -> Tables {
         let tables = kcore::FakeKernel::with_an_endless_name().tables();
         Tables {
-            tables: Held::Memory(Box::new(tables)),
+            tables: Held::Kcore(Box::new(tables)),
             source: Source::Kcore,
             key: None,
             warnings: Vec::new(),
@@ -309,10 +338,10 @@ mod tests {
     #[test]
     fn a_saved_copy_has_text_and_no_cache() {
         let (_dir, root) = saved();
-        let tables = Tables::read(&root, None, Wish::Auto).unwrap();
+        let tables = Tables::read(&root, None, Wish::Auto, None).unwrap();
         assert_eq!((tables.source(), tables.fallbacks().len()), (Source::Text, 1));
-        let error = Tables::read(&root, None, Wish::Only(Source::Cache)).unwrap_err();
+        let error = Tables::read(&root, None, Wish::Only(Source::Cache), None).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
-        assert!(Tables::read(&root, None, Wish::Only(Source::Kcore)).is_err());
+        assert!(Tables::read(&root, None, Wish::Only(Source::Kcore), None).is_err());
     }
 }

@@ -9,8 +9,10 @@ use std::{
 
 use memmap2::Mmap;
 
-use super::odd;
-use crate::error::{Error, ErrorKind, Result};
+use crate::{
+    error::{Error, ErrorKind, Result},
+    tables::odd,
+};
 
 const FOLDER: &str = "fastprobe";
 const FILE: &str = "tables";
@@ -32,8 +34,7 @@ impl Folder {
         Self(runtime.unwrap_or_else(|| "/run".into()).join(FOLDER))
     }
 
-    /// Another folder.
-    #[cfg(test)]
+    /// A folder below `path`.
     pub fn at(path: &Path) -> Self {
         Self(path.join(FOLDER))
     }
@@ -68,6 +69,11 @@ impl Folder {
             return Err(odd(format!("{} has {} bytes", path.display(), metadata.len())));
         }
         map(&path, &file).map(Some)
+    }
+
+    /// What is wrong with the file, and that it is this file.
+    pub fn unusable(&self, error: Error) -> Error {
+        odd(format!("can't use the cache {}", self.file().display())).with_source(error)
     }
 
     fn check(&self, what: &str, path: &Path, kind: bool, metadata: &fs::Metadata, mode: u32) -> Result<()> {

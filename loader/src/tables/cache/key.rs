@@ -10,10 +10,9 @@ use std::{
 
 use twox_hash::XxHash3_64;
 
-use super::odd;
 use crate::{
     error::{Error, ErrorKind, Result},
-    tables::files::Root,
+    tables::{files::Root, odd},
 };
 
 /// `NT_GNU_BUILD_ID`

@@ -6,18 +6,15 @@
 mod folder;
 mod format;
 mod key;
+mod tables;
 
 pub use folder::Folder;
-pub use format::Kept;
+pub use format::{Contents, Counts, Kept};
 pub use key::Key;
+pub use tables::{CachedTables, contents};
 
-use super::{files::Root, kcore::KcoreTables};
-use crate::error::{Error, ErrorKind, Result};
-
-/// What is wrong with a cache: the reason to do without.
-fn odd(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Malformed, what)
-}
+use super::{files::Root, odd};
+use crate::error::Result;
 
 /// The tables in the cache, if it has those of this boot and kernel; nothing where there is no cache.
 ///
@@ -26,26 +23,23 @@ fn odd(what: impl Into<String>) -> Error {
 /// What is wrong with it, each a reason to read the kernel's memory.
 pub fn load(folder: &Folder, key: &Key) -> Result<Option<Kept>> {
     match folder.open()? {
-        Some(file) => {
-            let fault = |e| odd(format!("can't use the cache {}", folder.file().display())).with_source(e);
-            format::read(key, file).map(Some).map_err(fault)
-        }
+        Some(file) => format::read(key, file).map(Some).map_err(|e| folder.unusable(e)),
         None => Ok(None),
     }
 }
 
-/// Writes `tables`, which were read when the kernel below `root` was as `key` says.
+/// Writes tables that were read when the kernel below `root` was as `key` says.
 ///
 /// # Errors
 ///
 /// `Malformed` where the kernel is not that any more; `Io` where the file can't be written.
-pub fn store(folder: &Folder, root: &Root, key: &Key, tables: &KcoreTables) -> Result<()> {
-    let mut names: Vec<&[u8]> = tables.modules.iter().map(|module| &*module.name).collect();
+pub fn store(folder: &Folder, root: &Root, key: &Key, contents: Contents<'_>) -> Result<()> {
+    let mut names: Vec<&[u8]> = contents.index.modules.iter().map(|(name, _)| &**name).collect();
     names.sort_unstable();
     if *key != Key::of(root)? || !names.iter().copied().eq(key.modules.keys().map(|name| &**name)) {
         return Err(odd("no cache was written: modules were loaded or unloaded meanwhile"));
     }
-    folder.replace(|out| format::write(key, tables, out))
+    folder.replace(|out| format::write(key, contents, out))
 }
 
 #[cfg(test)]
@@ -78,13 +72,19 @@ mod tests {
         let key = Key::of(&root).unwrap();
         assert!(load(&folder, &key).unwrap().is_none());
         let tables = FakeKernel::self_relative().tables();
-        store(&folder, &root, &key, &tables).unwrap();
-        assert_eq!(load(&folder, &key).unwrap().unwrap().tables.sites, tables.sites);
+        store(&folder, &root, &key, contents(&tables).unwrap()).unwrap();
+        let kept = load(&folder, &key).unwrap().unwrap();
+        assert!(kept.complete && kept.tables.modules().eq([b"kvm"]));
 
         fs::write(dir.path().join("proc/modules"), MODULES.replace("c010", "c020")).unwrap();
         let kept = load(&folder, &Key::of(&root).unwrap()).unwrap().unwrap();
-        assert!(!kept.complete && kept.tables.modules.is_empty());
+        assert!(!kept.complete && kept.tables.modules().next().is_none());
         // And they are not stored under a key that holds no more.
-        assert!(store(&folder, &root, &key, &tables).unwrap_err().to_string().contains("meanwhile"));
+        assert!(
+            store(&folder, &root, &key, contents(&tables).unwrap())
+                .unwrap_err()
+                .to_string()
+                .contains("meanwhile")
+        );
     }
 }

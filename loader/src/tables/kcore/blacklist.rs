@@ -1,10 +1,10 @@
 //! The kprobe blacklist in memory: a list of `struct kprobe_blacklist_entry` (`kernel/kprobes.c`, 6.1 to 7.3).
 
-use super::{
-    layout::BlacklistLayout,
-    memory::{Memory, odd},
+use super::{layout::BlacklistLayout, memory::Memory};
+use crate::{
+    error::Result,
+    tables::{Blacklist, odd},
 };
-use crate::{error::Result, tables::Blacklist};
 
 const PAGE_BYTES: u64 = 4096;
 

@@ -6,8 +6,7 @@
 
 use std::ops::Range;
 
-use super::memory::odd;
-use crate::error::Result;
+use crate::{error::Result, tables::odd};
 
 const MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;

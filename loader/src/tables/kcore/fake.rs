@@ -1,16 +1,21 @@
 //! A small kernel's memory, for tests: seven symbols, a module, two groups of ftrace records, a blacklist.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    collections::HashSet,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use super::{
-    Clock, CompressedSymbols, KcoreTables, Module,
+    Clock, CompressedSymbols, KcoreTables, Lists, Rest,
     layout::{BlacklistLayout, FtraceLayout, ModKallsymsLayout, ModuleLayout, Structures},
-    memory::{Memory, odd},
-    read_rest,
-    tokens::tests::table,
+    memory::Memory,
+    read_all, read_rest,
     vmcoreinfo::VmCoreInfo,
 };
-use crate::error::Result;
+use crate::{
+    error::Result,
+    tables::{odd, tokens::tests::table},
+};
 
 /// Memory made of a few stretches.
 #[derive(Debug, Default)]
@@ -151,17 +156,19 @@ impl FakeKernel {
 
     /// Reads its tables.
     pub fn read(&self) -> Result<KcoreTables> {
-        let mut clock = Clock::start();
-        let core = CompressedSymbols::read(&self.memory, &self.info)?;
-        clock.step("symbols", self.memory.reads());
-        read_rest(&self.memory, core, Vec::new(), &mut || Ok(self.structures.clone()), clock)
+        read_all(&self.memory, &self.info, false, &mut || Ok(self.structures.clone()), Clock::start())
+    }
+
+    /// Reads the core's symbols, and their order.
+    pub fn core_with_order(&self) -> Result<CompressedSymbols> {
+        CompressedSymbols::read(&self.memory, &self.info, true)
     }
 
     /// Reads what can have changed.
-    pub fn refresh(&self, core: CompressedSymbols, modules: Vec<Module>) -> Result<KcoreTables> {
+    pub fn read_changed(&self, lists: &Lists, known: &HashSet<&[u8]>) -> Result<Rest> {
         let mut clock = Clock::start();
         clock.step("before", self.memory.reads());
-        read_rest(&self.memory, core, modules, &mut || Ok(self.structures.clone()), clock)
+        read_rest(&self.memory, lists, known, &mut || Ok(self.structures.clone()), clock)
     }
 
     /// Its tables, which are in order.
@@ -214,8 +221,11 @@ fn kallsyms(offset: &impl Fn(usize, u64) -> u32) -> Vec<u8> {
         names.extend(codes);
     }
     let offsets = FakeKernel::SYMBOLS.iter().enumerate().flat_map(|(i, s)| offset(i, s.1).to_ne_bytes());
+    let mut by_name: Vec<usize> = (0..FakeKernel::SYMBOLS.len()).collect();
+    by_name.sort_by_key(|&number| FakeKernel::SYMBOLS[number].2);
+    let order = by_name.iter().flat_map(|&number| [0, 0, number as u8]);
     let mut tables = names;
-    for (at, bytes) in [(0x100, tokens), (0x600, index), (0x800, offsets.collect())] {
+    for (at, bytes) in [(0x100, tokens), (0x600, index), (0x800, offsets.chain(order).collect())] {
         assert!(tables.len() <= at);
         tables.resize(at, 0);
         tables.extend(bytes);

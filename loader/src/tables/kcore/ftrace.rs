@@ -4,11 +4,8 @@
 //! No lock is held while they are read. What is read is checked instead: sizes, and the order that
 //! `ftrace_process_locs` puts the records of each group in.
 
-use super::{
-    layout::FtraceLayout,
-    memory::{Memory, odd},
-};
-use crate::error::Result;
+use super::{layout::FtraceLayout, memory::Memory};
+use crate::{error::Result, tables::odd};
 
 /// `FTRACE_FL_DISABLED`: the record must not be used. Records of weak functions that the linker removed have it.
 const DISABLED: u64 = 1 << 25;

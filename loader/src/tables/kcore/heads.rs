@@ -1,10 +1,10 @@
 //! Which compressed names can match at all, told by their first tokens: what people look for is nearly always a
 //! prefix, and most names are done with after one look at one byte.
 
-use super::tokens::Tokens;
+use crate::tables::tokens::Tokens;
 
 /// With more heads than this, comparing them one by one would take longer than expanding the name.
-const MAX_COMPARED: usize = 32;
+pub const MAX_COMPARED: usize = 32;
 
 /// What stands before the names of the padding before functions. There are as many as functions.
 const PADDING: [&[u8]; 2] = [b"__pfx_", b"__cfi_"];
@@ -97,8 +97,8 @@ fn begins_with(tokens: &Tokens, codes: &[u8], head: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tokens::tests::table, *};
-    use crate::tables::is_function_type;
+    use super::*;
+    use crate::tables::{is_function_type, tokens::tests::table};
 
     fn tokens() -> Tokens {
         let (table, index) = table(&[(1, "tk"), (2, "T__pfx_"), (3, "vm_x"), (4, "dk")]);

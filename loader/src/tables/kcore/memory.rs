@@ -17,7 +17,7 @@ use object::{
 use super::vmcoreinfo::VmCoreInfo;
 use crate::{
     error::{Error, ErrorKind, Result},
-    tables::files::open_regular,
+    tables::{files::open_regular, odd},
 };
 
 /// The headers and notes of real kernels take 14 to 20 KiB: the notes hold a whole `task_struct`.
@@ -68,11 +68,6 @@ pub trait Memory {
         self.read(address, &mut buffer)?;
         Ok(u64::from_ne_bytes(buffer))
     }
-}
-
-/// What in the kernel's memory is not as it is known: the reason to read the text files instead.
-pub fn odd(what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Malformed, what)
 }
 
 /// An opened `/proc/kcore`, its headers parsed.

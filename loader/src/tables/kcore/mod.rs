@@ -4,6 +4,7 @@
 mod blacklist;
 mod btf;
 mod btf_file;
+mod by_name;
 #[cfg(test)]
 mod fake;
 mod ftrace;
@@ -12,27 +13,33 @@ mod kallsyms;
 mod layout;
 mod memory;
 mod modules;
-mod tokens;
 mod vmcoreinfo;
 
 use std::{
-    thread,
+    collections::HashSet,
+    iter, thread,
     time::{Duration, Instant},
 };
 
 use btf_file::BtfFile;
+pub use by_name::ByName;
 #[cfg(test)]
-pub use fake::FakeKernel;
-use heads::HeadFilter;
+pub use fake::{FakeKernel, Symbol};
+pub use heads::MAX_COMPARED;
 pub use kallsyms::{AddressRule, CompressedSymbols, Parts};
 use layout::Structures;
-pub(super) use memory::odd;
 pub use memory::{Kcore, Memory};
 pub use modules::Module;
-use tokens::Expander;
+use serde::{Deserialize, Serialize};
 pub use vmcoreinfo::VmCoreInfo;
 
-use super::{Blacklist, files::Root, is_function_type, matches::MatchSink, symbols::Function};
+use super::{
+    Blacklist,
+    files::Root,
+    matches::{MatchSink, Matches},
+    odd,
+    symbols::Function,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     pattern::{CORE, Matcher},
@@ -43,6 +50,26 @@ use crate::{
 pub struct KcoreTables {
     /// The core kernel's symbols.
     pub core: CompressedSymbols,
+    /// Where the lists of everything else begin.
+    pub lists: Lists,
+    /// Everything else.
+    pub rest: Rest,
+}
+
+/// Where lists begin. That never changes while a kernel runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lists {
+    /// `modules`; none in a kernel that can't load any.
+    pub modules: Option<u64>,
+    /// `ftrace_pages_start`
+    pub ftrace: u64,
+    /// `kprobe_blacklist`
+    pub blacklist: u64,
+}
+
+/// What changes when a module comes or goes.
+#[derive(Debug)]
+pub struct Rest {
     /// The loaded modules and their symbols.
     pub modules: Vec<Module>,
     /// The addresses of the ftrace records, ascending.
@@ -64,36 +91,32 @@ pub struct Step {
     pub reads: usize,
 }
 
-/// Reads all tables through `/proc/kcore` below `root`.
+/// Reads all tables through `/proc/kcore` below `root`; with the kernel's own order of its names, if many are to be
+/// looked up.
 ///
 /// # Errors
 ///
 /// `Unsupported`, `Permission` or `Io` where it can't be read, `Malformed` where anything is not as in the kernels
 /// that are known. Each is a reason to read the text files.
-pub fn read(root: &Root) -> Result<KcoreTables> {
-    with_kcore(root, |kcore, structures, mut clock| {
-        let core = CompressedSymbols::read(kcore, kcore.info())?;
-        clock.step("symbols", kcore.reads());
-        read_rest(kcore, core, Vec::new(), structures, clock)
-    })
+pub fn read(root: &Root, with_order: bool) -> Result<KcoreTables> {
+    with_kcore(root, |kcore, structures, clock| read_all(kcore, kcore.info(), with_order, structures, clock))
 }
 
-/// Brings tables up to date that were read earlier in this boot: the core's symbols never change, and of the
-/// modules those are given that are loaded still.
+/// What changed since tables were read earlier in this boot: of the modules those that are not `known`.
 ///
 /// # Errors
 ///
 /// Those of [`read`].
-pub fn refresh(root: &Root, core: CompressedSymbols, modules: Vec<Module>) -> Result<KcoreTables> {
-    with_kcore(root, |kcore, structures, clock| read_rest(kcore, core, modules, structures, clock))
+pub fn read_changed(root: &Root, lists: &Lists, known: &HashSet<&[u8]>) -> Result<Rest> {
+    with_kcore(root, |kcore, structures, clock| read_rest(kcore, lists, known, structures, clock))
 }
 
 /// Opens the kernel's memory, while another thread looks for the layout of its structures: that is needed only
 /// once the symbols are there, and takes as long.
-fn with_kcore(
+fn with_kcore<T>(
     root: &Root,
-    work: impl FnOnce(&Kcore, &mut dyn FnMut() -> Result<Structures>, Clock) -> Result<KcoreTables>,
-) -> Result<KcoreTables> {
+    work: impl FnOnce(&Kcore, &mut dyn FnMut() -> Result<Structures>, Clock) -> Result<T>,
+) -> Result<T> {
     thread::scope(|scope| {
         let mut structures = Some(scope.spawn(|| Structures::from_btf(&mut BtfFile::open(&root.btf())?)));
         let mut clock = Clock::start();
@@ -107,32 +130,56 @@ fn with_kcore(
     })
 }
 
-/// Everything but the core's symbols, which lead to it.
-fn read_rest(
+fn read_all(
     memory: &dyn Memory,
-    core: CompressedSymbols,
-    known: Vec<Module>,
+    info: &VmCoreInfo,
+    with_order: bool,
     structures: &mut dyn FnMut() -> Result<Structures>,
     mut clock: Clock,
 ) -> Result<KcoreTables> {
-    let [modules, sites, blacklist] = core.find([b"modules", b"ftrace_pages_start", b"kprobe_blacklist"])?;
-    let address = |symbol: Option<usize>, name: &str| {
-        symbol.map(|index| core.address(index)).ok_or_else(|| odd(format!("no symbol {name}")))
-    };
+    let core = CompressedSymbols::read(memory, info, with_order)?;
+    clock.step("symbols", memory.reads());
+    let lists = Lists::find(&core)?;
     clock.step("places of the other tables", memory.reads());
+    let rest = read_rest(memory, &lists, &HashSet::new(), structures, clock)?;
+    Ok(KcoreTables { core, lists, rest })
+}
+
+impl Lists {
+    fn find(core: &CompressedSymbols) -> Result<Self> {
+        let [modules, ftrace, blacklist] =
+            core.find([b"modules", b"ftrace_pages_start", b"kprobe_blacklist"])?;
+        let address = |symbol: Option<usize>, name: &str| {
+            symbol.map(|index| core.address(index)).ok_or_else(|| odd(format!("no symbol {name}")))
+        };
+        Ok(Self {
+            modules: modules.map(|index| core.address(index)),
+            ftrace: address(ftrace, "ftrace_pages_start")?,
+            blacklist: address(blacklist, "kprobe_blacklist")?,
+        })
+    }
+}
+
+/// Everything but the core's symbols, which lead to it.
+fn read_rest(
+    memory: &dyn Memory,
+    lists: &Lists,
+    known: &HashSet<&[u8]>,
+    structures: &mut dyn FnMut() -> Result<Structures>,
+    mut clock: Clock,
+) -> Result<Rest> {
     let structures = structures()?;
     clock.step("BTF, from here on", memory.reads());
-    let modules = match modules {
-        Some(head) => modules::read(memory, &structures, core.address(head), known)?,
-        // A kernel without modules has no list of them.
+    let modules = match lists.modules {
+        Some(head) => modules::read(memory, &structures, head, known)?,
         None => Vec::new(),
     };
     clock.step("modules", memory.reads());
-    let sites = ftrace::read(memory, &structures.ftrace, address(sites, "ftrace_pages_start")?)?;
+    let sites = ftrace::read(memory, &structures.ftrace, lists.ftrace)?;
     clock.step("ftrace records", memory.reads());
-    let blacklist = blacklist::read(memory, &structures.blacklist, address(blacklist, "kprobe_blacklist")?)?;
+    let blacklist = blacklist::read(memory, &structures.blacklist, lists.blacklist)?;
     clock.step("kprobe blacklist", memory.reads());
-    Ok(KcoreTables { core, modules, sites, blacklist, steps: clock.steps })
+    Ok(Rest { modules, sites, blacklist, steps: clock.steps })
 }
 
 /// Keeps the steps.
@@ -155,41 +202,20 @@ impl Clock {
 }
 
 impl KcoreTables {
-    /// Gives all functions that match to `sink`.
+    /// All functions that match.
     ///
     /// # Errors
     ///
-    /// `Malformed` for a name that does not expand; what `sink` fails with.
-    pub fn matching(&self, matcher: &mut Matcher<'_>, sink: &mut MatchSink<'_>) -> Result<()> {
-        if matcher.may_match_in(CORE) {
-            let heads = matcher.heads(CORE);
-            let filter = HeadFilter::new(self.core.tokens(), heads.as_deref(), is_function_type);
-            let mut expander = Expander::new();
-            self.core.for_each(|index, codes| {
-                if !filter.admits(self.core.tokens(), codes) {
-                    return Ok(());
-                }
-                let (_, name) = expand(&mut expander, &self.core, index, codes)?;
-                if matcher.matches(CORE, name) {
-                    sink.push(Function { address: self.core.address(index), name, module: None })?;
-                }
-                Ok(())
-            })?;
+    /// `Malformed` for a name that does not expand.
+    pub fn matching(&self, matcher: &mut Matcher<'_>) -> Result<Matches> {
+        let names: Vec<&[u8]> = iter::once(CORE).chain(self.rest.modules.iter().map(|m| &*m.name)).collect();
+        let reach = matcher.reach(&names);
+        let mut sink = MatchSink::new(&self.rest.sites, &self.rest.blacklist);
+        self.core.matching(&reach, matcher, &mut sink)?;
+        for (module, search) in self.rest.modules.iter().zip(&reach.modules[1..]) {
+            module.matching(*search, &reach, matcher, &mut sink)?;
         }
-        for module in &self.modules {
-            if !matcher.may_match_in(&module.name) {
-                continue;
-            }
-            let heads = matcher.heads(&module.name);
-            module.for_each_function(|address, name| {
-                let admitted = heads.as_ref().is_none_or(|heads| heads.iter().any(|h| name.starts_with(h)));
-                if admitted && matcher.matches(&module.name, name) {
-                    sink.push(Function { address, name, module: Some(&module.name) })?;
-                }
-                Ok(())
-            })?;
-        }
-        Ok(())
+        Ok(sink.finish())
     }
 
     /// Calls `each` with type letter, function and nothing left out, data included.
@@ -198,11 +224,18 @@ impl KcoreTables {
     ///
     /// `Malformed` for a name that does not expand; what `each` fails with.
     pub fn for_each_symbol(&self, mut each: impl FnMut(u8, Function<'_>) -> Result<()>) -> Result<()> {
-        let mut expander = Expander::new();
-        self.core.for_each(|index, codes| {
-            let (kind, name) = expand(&mut expander, &self.core, index, codes)?;
-            each(kind, Function { address: self.core.address(index), name, module: None })
-        })?;
+        self.core.for_each_symbol(|_, kind, function| each(kind, function))?;
+        self.rest.for_each_symbol(each)
+    }
+}
+
+impl Rest {
+    /// Calls `each` with type letter and function of every symbol of a module.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Module::for_each`].
+    pub fn for_each_symbol(&self, mut each: impl FnMut(u8, Function<'_>) -> Result<()>) -> Result<()> {
         for module in &self.modules {
             module.for_each(|kind, address, name| {
                 each(kind, Function { address, name, module: Some(&module.name) })
@@ -212,22 +245,10 @@ impl KcoreTables {
     }
 }
 
-fn expand<'e>(
-    expander: &'e mut Expander,
-    core: &CompressedSymbols,
-    index: usize,
-    codes: &[u8],
-) -> Result<(u8, &'e [u8])> {
-    expander.expand(core.tokens(), codes).ok_or_else(|| odd(format!("symbol {index} has no name of its own")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        pattern::{PatternSet, PatternText, Syntax},
-        tables::Matches,
-    };
+    use crate::pattern::{PatternSet, PatternText, Syntax};
 
     fn tables(kernel: &FakeKernel) -> Result<KcoreTables> {
         kernel.read()
@@ -235,9 +256,7 @@ mod tests {
 
     fn matches(tables: &KcoreTables, pattern: &str) -> Matches {
         let set = PatternSet::new(Syntax::Glob, &[PatternText::argument(pattern)], &[], &[]).unwrap();
-        let mut sink = MatchSink::new(&tables.sites, &tables.blacklist);
-        tables.matching(&mut set.matcher(), &mut sink).unwrap();
-        sink.finish()
+        tables.matching(&mut set.matcher()).unwrap()
     }
 
     fn named(tables: &KcoreTables, pattern: &str) -> Vec<String> {
@@ -257,9 +276,9 @@ mod tests {
                 })
                 .unwrap();
             assert_eq!(all, kernel.symbols());
-            assert_eq!(tables.sites, kernel.sites());
-            assert_eq!(tables.blacklist.ranges(), kernel.blacklist());
-            assert_eq!(tables.steps.len(), 6);
+            assert_eq!(tables.rest.sites, kernel.sites());
+            assert_eq!(tables.rest.blacklist.ranges(), kernel.blacklist());
+            assert_eq!(tables.rest.steps.len(), 6);
         }
     }
 
@@ -279,22 +298,21 @@ mod tests {
     #[test]
     fn reads_are_few_and_large() {
         let tables = tables(&FakeKernel::percpu()).unwrap();
-        let reads = |name: &str| tables.steps.iter().find(|step| step.name == name).unwrap().reads;
+        let reads = |name: &str| tables.rest.steps.iter().find(|step| step.name == name).unwrap().reads;
         // The size, the tables, the base; the list and two for the module; a variable and two for each group.
         assert_eq!((reads("symbols"), reads("modules"), reads("ftrace records")), (3, 3, 5));
     }
 
     #[test]
-    fn what_is_known_of_core_and_modules_is_not_read_again() {
+    fn what_is_known_is_not_read_again() {
         let kernel = FakeKernel::self_relative();
-        let KcoreTables { core, modules, sites, .. } = kernel.tables();
-        let again = kernel.refresh(core, modules).unwrap();
-        assert_eq!(again.sites, sites);
-        assert_eq!(named(&again, "kvm*"), ["kvm_core", "kvm_init", "kvm_exit"]);
-        let reads = |name: &str| again.steps.iter().find(|step| step.name == name).unwrap().reads;
-        assert_eq!(reads("modules"), 2);
-        let KcoreTables { core, .. } = kernel.tables();
-        assert_eq!(named(&kernel.refresh(core, Vec::new()).unwrap(), "kvm:*"), ["kvm_init", "kvm_exit"]);
+        let KcoreTables { lists, rest, .. } = kernel.tables();
+        let again = kernel.read_changed(&lists, &[&b"kvm"[..]].into()).unwrap();
+        assert_eq!((again.sites, again.blacklist, again.modules.len()), (rest.sites, rest.blacklist, 0));
+        let reads = again.steps.iter().find(|step| step.name == "modules").unwrap().reads;
+        assert_eq!(reads, 2);
+        let again = kernel.read_changed(&lists, &HashSet::new()).unwrap();
+        assert_eq!(*again.modules[0].name, *b"kvm");
     }
 
     #[test]

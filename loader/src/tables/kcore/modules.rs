@@ -1,15 +1,13 @@
 //! The loaded modules and their symbols: the list that `/proc/modules` shows, walked in memory
 //! (`include/linux/module.h`, `kernel/module/kallsyms.c`, 6.1 to 7.3).
 
-use std::{collections::HashMap, ops::Range};
+use std::{collections::HashSet, ops::Range};
 
-use super::{
-    layout::Structures,
-    memory::{Memory, odd},
-};
+use super::{heads::MAX_COMPARED, layout::Structures, memory::Memory};
 use crate::{
     error::Result,
-    tables::{bytes::Bytes, is_function_type},
+    pattern::{Matcher, Reach, Search},
+    tables::{Function, is_function_type, matches::MatchSink, odd},
 };
 
 /// `MODULE_STATE_UNFORMED`: on the list, and nothing in it is set up.
@@ -36,7 +34,7 @@ pub struct Module {
     /// Its name.
     pub name: Box<[u8]>,
     /// Symbol table, names and types, as they lie in memory one after the other.
-    memory: Bytes,
+    memory: Vec<u8>,
     symbols: usize,
     names: Range<usize>,
 }
@@ -48,7 +46,7 @@ impl Module {
     /// # Errors
     ///
     /// `Malformed` where that can't be.
-    pub fn from_parts(name: &[u8], memory: Bytes, symbols: usize, names: Range<usize>) -> Result<Self> {
+    pub fn from_parts(name: &[u8], memory: Vec<u8>, symbols: usize, names: Range<usize>) -> Result<Self> {
         let table = symbols.checked_mul(SYMBOL_BYTES).is_some_and(|bytes| bytes <= names.start);
         let types = names.end.checked_add(symbols) == Some(memory.len());
         if !table || !types || names.start > names.end {
@@ -89,18 +87,40 @@ impl Module {
         Ok(())
     }
 
-    /// The same for functions alone.
+    /// Gives its functions that match to `sink`.
     ///
     /// # Errors
     ///
-    /// Those of [`Self::for_each`].
-    pub fn for_each_function(&self, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
-        self.for_each(|kind, address, name| if is_function_type(kind) { each(address, name) } else { Ok(()) })
+    /// Those of [`Self::for_each`]; what `sink` fails with.
+    pub fn matching(
+        &self,
+        search: Search,
+        reach: &Reach<'_>,
+        matcher: &mut Matcher<'_>,
+        sink: &mut MatchSink<'_>,
+    ) -> Result<()> {
+        if search == Search::Nowhere {
+            return Ok(());
+        }
+        // Comparing more than a few starts takes longer than asking the matcher.
+        let compared = search == Search::AtStarts && reach.starts.len() <= MAX_COMPARED;
+        self.for_each(|kind, address, name| {
+            let admitted = is_function_type(kind) && (!compared || starts_so(name, reach));
+            if admitted && matcher.selects(&self.name, name) {
+                sink.push(Function { address, name, module: Some(&self.name) })?;
+            }
+            Ok(())
+        })
     }
 }
 
-/// Reads all modules on the list at `head`: two reads for each, or three where it is just being loaded, or one
-/// where it is among the `known`.
+/// Whether `name` starts in one of these ways.
+fn starts_so(name: &[u8], reach: &Reach<'_>) -> bool {
+    reach.starts.iter().any(|start| name.starts_with(start.head()))
+}
+
+/// Reads all modules on the list at `head` but the `known` ones: two reads for each, or three where it is just being
+/// loaded, and one for those that are known.
 ///
 /// # Errors
 ///
@@ -110,9 +130,8 @@ pub fn read(
     memory: &dyn Memory,
     structures: &Structures,
     head: u64,
-    known: Vec<Module>,
+    known: &HashSet<&[u8]>,
 ) -> Result<Vec<Module>> {
-    let mut known: HashMap<Box<[u8]>, Module> = known.into_iter().map(|m| (m.name.clone(), m)).collect();
     let mut modules = Vec::new();
     let (mut rounds, mut total) = (0, 0);
     let mut next = memory.word(head)?;
@@ -121,7 +140,7 @@ pub fn read(
         if rounds > MAX_MODULES || total > MAX_TOTAL_BYTES {
             return Err(odd("a list of modules without an end"));
         }
-        let (module, following) = read_module(memory, structures, next, &mut known)?;
+        let (module, following) = read_module(memory, structures, next, known)?;
         total += module.as_ref().map_or(0, |module| module.memory.len() as u64);
         modules.extend(module);
         next = following;
@@ -129,12 +148,12 @@ pub fn read(
     Ok(modules)
 }
 
-/// The module whose list entry is at `entry`, if it is set up, and the entry after it.
+/// The module whose list entry is at `entry`, if it is set up and not known, and the entry after it.
 fn read_module(
     memory: &dyn Memory,
     at: &Structures,
     entry: u64,
-    known: &mut HashMap<Box<[u8]>, Module>,
+    known: &HashSet<&[u8]>,
 ) -> Result<(Option<Module>, u64)> {
     let module = &at.module;
     let start = entry.checked_sub(module.list as u64).ok_or_else(|| odd("a module below all memory"))?;
@@ -146,8 +165,8 @@ fn read_module(
     }
     let name = bytes.get(module.name..).unwrap_or_default();
     let name = &name[..memchr::memchr(0, name).filter(|&end| end < NAME_BYTES).unwrap_or(0)];
-    if let Some(module) = known.remove(name) {
-        return Ok((Some(module), next));
+    if known.contains(name) {
+        return Ok((None, next));
     }
     // Once a module runs, its tables are described within its own structure.
     let within = tables.checked_sub(start).and_then(|at| bytes.get(usize::try_from(at).ok()?..));
@@ -173,7 +192,7 @@ fn read_symbols(memory: &dyn Memory, at: &Structures, name: &[u8], tables: &[u8]
         return Err(odd());
     }
     let memory = memory.bytes(start, total as usize)?;
-    Module::from_parts(name, memory.into(), count as usize, names_at as usize..types_at as usize)
+    Module::from_parts(name, memory, count as usize, names_at as usize..types_at as usize)
 }
 
 fn word_at(bytes: &[u8], at: usize) -> Result<u64> {

@@ -3,8 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::memory::odd;
-use crate::error::Result;
+use crate::{error::Result, tables::odd};
 
 /// The note, parsed. Lines that are not understood are let be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -12,7 +12,12 @@ use std::thread;
 
 pub use filter_functions::Columns;
 
-use super::{Blacklist, files::Root, matches::MatchSink, symbols::Symbols};
+use super::{
+    Blacklist,
+    files::Root,
+    matches::{MatchSink, Matches},
+    symbols::Symbols,
+};
 use crate::{
     error::{Error, ErrorKind, Result},
     pattern::{CORE, Matcher},
@@ -71,17 +76,18 @@ pub fn read(root: &Root) -> Result<TextTables> {
 }
 
 impl TextTables {
-    /// Gives all functions that match to `sink`.
+    /// All functions that match.
     ///
     /// # Errors
     ///
-    /// What `sink` fails with.
-    pub fn matching(&self, matcher: &mut Matcher<'_>, sink: &mut MatchSink<'_>) -> Result<()> {
+    /// `Malformed` where there are more than any kernel has.
+    pub fn matching(&self, matcher: &mut Matcher<'_>) -> Result<Matches> {
+        let mut sink = MatchSink::new(&self.sites, &self.blacklist);
         for function in self.functions.iter() {
             if matcher.matches(function.module.unwrap_or(CORE), function.name) {
                 sink.push(function)?;
             }
         }
-        Ok(())
+        Ok(sink.finish())
     }
 }

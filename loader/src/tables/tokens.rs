@@ -1,7 +1,9 @@
 //! The kernel's token table: each byte of a compressed name stands for a piece of text
 //! (`kallsyms_expand_symbol` in `kernel/kallsyms.c`; `scripts/kallsyms.c` makes the table).
 
-use super::memory::odd;
+use std::cmp::Ordering;
+
+use super::odd;
 use crate::error::Result;
 
 /// The longest expanded name, its type letter included: `KSYM_NAME_LEN` is 512 since 6.1.
@@ -15,8 +17,9 @@ const SHORT_BYTES: usize = 16;
 pub struct Tokens {
     /// The first bytes of each token, for a copy without a loop.
     short: Box<[[u8; SHORT_BYTES]; 256]>,
-    lengths: [u16; 256],
-    texts: Vec<Box<[u8]>>,
+    /// Where each token is in `all`.
+    places: [(u16, u16); 256],
+    all: Vec<u8>,
 }
 
 impl Tokens {
@@ -26,8 +29,8 @@ impl Tokens {
     ///
     /// `Malformed` where a token starts or ends outside the table or is longer than a name.
     pub fn parse(table: &[u8], index: &[u8]) -> Result<Self> {
-        let mut tokens =
-            Self { short: Box::new([[0; SHORT_BYTES]; 256]), lengths: [0; 256], texts: Vec::new() };
+        let short = Box::new([[0; SHORT_BYTES]; 256]);
+        let mut tokens = Self { short, places: [(0, 0); 256], all: table.to_vec() };
         let (places, rest) = index.as_chunks::<2>();
         if places.len() != 256 || !rest.is_empty() {
             return Err(odd(format!("a token index of {} bytes", index.len())));
@@ -40,16 +43,87 @@ impl Tokens {
                 .ok_or_else(|| odd(format!("token {code} does not end within its table")))?;
             let short = text.len().min(SHORT_BYTES);
             tokens.short[code][..short].copy_from_slice(&text[..short]);
-            tokens.lengths[code] = text.len() as u16;
-            tokens.texts.push(text.into());
+            tokens.places[code] = (start as u16, text.len() as u16);
         }
         Ok(tokens)
     }
 
+    /// The table and its index, as they were read.
+    pub fn raw(&self) -> (&[u8], Vec<u8>) {
+        (&self.all, self.places.iter().flat_map(|(start, _)| start.to_ne_bytes()).collect())
+    }
+
     /// What `code` stands for.
     pub fn text(&self, code: u8) -> &[u8] {
-        &self.texts[code as usize]
+        let (start, length) = self.places[code as usize];
+        &self.all[start as usize..start as usize + length as usize]
     }
+
+    /// How a name compares with `name` of which `codes` are what follows what was seen `before`; no more codes are
+    /// looked at than it takes to tell.
+    #[inline]
+    pub fn see(&self, before: Seen, codes: &[u8], name: &[u8]) -> Seen {
+        let mut seen = before;
+        for &code in codes {
+            seen = seen.and_text(self.text(code), name);
+            if seen.next.is_some() {
+                break;
+            }
+        }
+        seen
+    }
+}
+
+/// How a name in tokens compares with one that is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// So many bytes are the same.
+    pub shared: usize,
+    /// What the name in tokens has behind them; nothing where it ends there.
+    pub next: Option<u8>,
+}
+
+impl Seen {
+    /// Before anything was looked at.
+    pub const NOTHING: Self = Self { shared: 0, next: None };
+
+    /// The same once `text` follows what was seen, which was all of it the same.
+    #[inline]
+    pub fn and_text(self, text: &[u8], name: &[u8]) -> Self {
+        let common = common_bytes(text, name.get(self.shared..).unwrap_or_default());
+        Self { shared: self.shared + common, next: text.get(common).copied() }
+    }
+
+    /// Whether the name is `name`, or what a compiler may have made of it.
+    pub fn is_variant_of(self, name: &[u8]) -> bool {
+        self.shared == name.len() && matches!(self.next, None | Some(b'.'))
+    }
+
+    /// Whether it is that, or in their order such may come after it.
+    pub fn may_be_variant_of(self, name: &[u8]) -> bool {
+        self.shared == name.len() && self.next <= Some(b'.')
+    }
+
+    /// Whether the name comes before `name`, is the same, or comes after it.
+    pub fn order(self, name: &[u8]) -> Ordering {
+        // An end comes before any byte.
+        self.next.cmp(&name.get(self.shared).copied())
+    }
+}
+
+/// How many bytes `a` and `b` begin with in common.
+#[inline]
+pub fn common_bytes(a: &[u8], b: &[u8]) -> usize {
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+    let mut common = 0;
+    for (a, b) in words {
+        let differing = u64::from_le_bytes(*a) ^ u64::from_le_bytes(*b);
+        if differing != 0 {
+            return common + differing.trailing_zeros() as usize / 8;
+        }
+        common += 8;
+    }
+    common + a[common..].iter().zip(&b[common..]).take_while(|(a, b)| a == b).count()
 }
 
 /// A buffer that names are expanded into, one after the other.
@@ -57,21 +131,30 @@ impl Tokens {
 pub struct Expander {
     // Room for a short copy that starts at the last byte of the longest name.
     buffer: [u8; MAX_NAME_BYTES + SHORT_BYTES],
+    end: usize,
 }
 
 impl Expander {
     /// An empty buffer.
     pub fn new() -> Self {
-        Self { buffer: [0; MAX_NAME_BYTES + SHORT_BYTES] }
+        Self { buffer: [0; MAX_NAME_BYTES + SHORT_BYTES], end: 0 }
     }
 
     /// The type letter and the name that `codes` stand for; nothing where they stand for no name at all, or
     /// one longer than any.
     #[inline]
     pub fn expand(&mut self, tokens: &Tokens, codes: &[u8]) -> Option<(u8, &[u8])> {
-        let mut end = 0;
+        let (kind, name) = self.expand_behind(0, tokens, codes)?.split_first()?;
+        Some((*kind, name))
+    }
+
+    /// What `codes` stand for behind the first `kept` bytes of the last text; nothing where that was shorter, or
+    /// this one is longer than any name.
+    #[inline]
+    pub fn expand_behind(&mut self, kept: usize, tokens: &Tokens, codes: &[u8]) -> Option<&[u8]> {
+        let mut end = (kept <= self.end).then_some(kept)?;
         for &code in codes {
-            let length = tokens.lengths[code as usize] as usize;
+            let length = tokens.places[code as usize].1 as usize;
             if end + length > MAX_NAME_BYTES {
                 return None;
             }
@@ -81,13 +164,23 @@ impl Expander {
             }
             end += length;
         }
-        let (kind, name) = self.buffer[..end].split_first()?;
-        Some((*kind, name))
+        self.end = end;
+        Some(&self.buffer[..end])
+    }
+
+    /// The same for plain text.
+    #[inline]
+    pub fn append(&mut self, kept: usize, text: &[u8]) -> Option<&[u8]> {
+        let start = (kept <= self.end).then_some(kept)?;
+        let end = start.checked_add(text.len()).filter(|&end| end <= MAX_NAME_BYTES)?;
+        self.buffer[start..end].copy_from_slice(text);
+        self.end = end;
+        Some(&self.buffer[..end])
     }
 }
 
 #[cfg(test)]
-pub(in super::super) mod tests {
+pub(in crate::tables) mod tests {
     use super::*;
 
     /// A table in which every code is itself but those given.
