@@ -7,6 +7,7 @@
 pub mod attach;
 pub mod counting;
 pub mod error;
+pub mod isolate;
 pub mod module_file;
 pub mod pattern;
 pub mod plan;
