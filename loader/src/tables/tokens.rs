@@ -48,9 +48,20 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// The table and its index, as they were read.
-    pub fn raw(&self) -> (&[u8], Vec<u8>) {
-        (&self.all, self.places.iter().flat_map(|(start, _)| start.to_ne_bytes()).collect())
+    /// Tokens of these texts.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where they are not 256, or longer than any.
+    pub fn of_texts(texts: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Self> {
+        let (mut table, mut index) = (Vec::new(), Vec::new());
+        for text in texts {
+            let start = u16::try_from(table.len()).map_err(|_| odd("tokens that are longer than any"))?;
+            index.extend(start.to_ne_bytes());
+            table.extend_from_slice(text.as_ref());
+            table.push(0);
+        }
+        Self::parse(&table, &index)
     }
 
     /// What `code` stands for.

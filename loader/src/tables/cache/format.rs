@@ -45,8 +45,8 @@ struct Description {
     /// What the tables are of.
     of: Of,
     modules: Vec<Module>,
-    tokens: Vec<u8>,
-    token_index: Vec<u8>,
+    /// What each code of a name stands for.
+    tokens: Vec<String>,
     places: Places,
     lists: Lists,
     counts: Counts,
@@ -55,7 +55,7 @@ struct Description {
 /// A boot of a kernel.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Of {
-    boot_id: Vec<u8>,
+    boot_id: String,
     build_id: [u8; 32],
     /// Of the modules.
     fingerprint: u64,
@@ -63,13 +63,13 @@ struct Of {
 
 impl Of {
     fn key(key: &Key) -> Self {
-        Self { boot_id: key.boot_id.into(), build_id: key.build_id, fingerprint: key.fingerprint() }
+        Self { boot_id: text(&key.boot_id), build_id: key.build_id, fingerprint: key.fingerprint() }
     }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Module {
-    name: Box<[u8]>,
+    name: String,
     identity: Identity,
     symbols: u32,
 }
@@ -111,14 +111,13 @@ pub struct Contents<'t> {
 pub fn write(key: &Key, contents: Contents<'_>, out: &mut dyn io::Write) -> io::Result<()> {
     let pages = contents.index.content;
     let identity = |name: &[u8]| key.modules.get(name).copied().unwrap_or(0);
-    let module = |(name, symbols): (Box<[u8]>, u32)| Module { identity: identity(&name), name, symbols };
-    let (tokens, token_index) = contents.tokens.raw();
+    let module =
+        |(name, symbols): (Box<[u8]>, u32)| Module { identity: identity(&name), name: text(&name), symbols };
     let mut description = serde_json::to_vec(&Description {
         version: VERSION,
         of: Of::key(key),
         modules: contents.index.modules.into_iter().map(module).collect(),
-        tokens: tokens.into(),
-        token_index,
+        tokens: (0..=255).map(|code| text(contents.tokens.text(code))).collect(),
         places: contents.index.places,
         lists: contents.lists,
         counts: contents.counts,
@@ -154,7 +153,7 @@ pub struct Kept {
 /// short, and where its parts don't belong together.
 pub fn read(key: &Key, file: Mmap) -> Result<Kept> {
     let (description, sums, begin) = checked_head(&file)?;
-    let Description { version, of, modules, tokens, token_index, places, lists, counts } =
+    let Description { version, of, modules, tokens, places, lists, counts } =
         serde_json::from_slice(description).map_err(|e| odd("its description is damaged").with_source(e))?;
     if version != VERSION {
         return Err(odd("it is of another version of fastprobe"));
@@ -163,12 +162,23 @@ pub fn read(key: &Key, file: Mmap) -> Result<Kept> {
     if (&of.boot_id, &of.build_id) != (&now.boot_id, &now.build_id) {
         return Err(odd("it is of another boot or another kernel"));
     }
-    let gone = modules.iter().map(|m| key.modules.get(&m.name) != Some(&m.identity)).collect();
-    let modules = modules.into_iter().map(|module| (module.name, module.symbols)).collect();
-    let tokens = Tokens::parse(&tokens, &token_index)?;
+    let modules: Vec<_> = modules.into_iter().map(|m| (bytes(&m.name), m.identity, m.symbols)).collect();
+    let gone = modules.iter().map(|(name, identity, _)| key.modules.get(name) != Some(identity)).collect();
+    let modules = modules.into_iter().map(|(name, _, symbols)| (name, symbols)).collect();
+    let tokens = Tokens::of_texts(tokens.iter().map(|token| bytes(token)))?;
     let index = Index::open(Pages::new(file, begin, sums)?, places, tokens, modules)?;
     let tables = CachedTables { index, gone, lists, counts, changed: None };
     Ok(Kept { tables, complete: of.fingerprint == now.fingerprint })
+}
+
+/// Bytes as text for JSON, each a character: they are ASCII, but whatever they are, they come back.
+fn text(bytes: &[u8]) -> String {
+    bytes.iter().map(|&byte| char::from(byte)).collect()
+}
+
+/// The same back.
+fn bytes(text: &str) -> Box<[u8]> {
+    text.chars().map(|c| u8::try_from(c).unwrap_or(0)).collect()
 }
 
 /// The description, where the checksums are, and where the pages begin.

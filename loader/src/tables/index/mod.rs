@@ -37,13 +37,13 @@ pub struct Index {
 /// Where the parts of an index are among the pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places {
-    /// The names in their order; see [`names`].
+    /// The names in their order; see `names.rs`.
     pub names: Range<usize>,
     /// Where their blocks begin.
     pub blocks: Range<usize>,
     /// A record for each.
     pub records: Range<usize>,
-    /// The hash table; see [`slots`].
+    /// The hash table; see `slots.rs`.
     pub slots: Range<usize>,
     /// The positions of the modules' symbols, module by module.
     pub of_modules: Range<usize>,
