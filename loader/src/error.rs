@@ -96,6 +96,14 @@ impl error::Error for Error {
     }
 }
 
+/// A text from outside in quotes, as much of it as fits into a line of a message.
+pub(crate) fn quoted(text: &[u8]) -> String {
+    const SHOWN_BYTES: usize = 120;
+    let shown = &text[..text.len().min(SHOWN_BYTES)];
+    let dots = if text.len() > SHOWN_BYTES { "…" } else { "" };
+    format!("“{}{dots}”", shown.escape_ascii())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

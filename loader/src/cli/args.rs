@@ -1,6 +1,6 @@
 //! The command line, as clap reads it.
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use fastprobe::tables::{Source, Wish};
@@ -41,8 +41,16 @@ impl Arguments {
     ///
     /// What is wrong with it. A command behind options would be taken for the name of a function.
     pub fn read(words: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Self, clap::Error> {
-        let arguments = Self::try_parse_from(words)?;
+        let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         let mut clap = Self::command();
+        let arguments = Self::try_parse_from(&words).map_err(|error| match error.kind() {
+            clap::error::ErrorKind::InvalidUtf8 => {
+                let bad = words.iter().find(|word| word.to_str().is_none());
+                let bad = bad.map_or(&b""[..], |word| word.as_bytes()).escape_ascii();
+                clap.error(clap::error::ErrorKind::InvalidUtf8, format!("an argument is not UTF-8: '{bad}'"))
+            }
+            _ => error,
+        })?;
         match arguments.count.select.patterns.first() {
             Some(first) if clap.find_subcommand(first).is_some() => {
                 let message = format!(
@@ -189,6 +197,8 @@ pub enum Sort {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     #[test]
@@ -207,6 +217,13 @@ mod tests {
         // Not the pattern "list", with the options of counting.
         let error = Arguments::read(["fastprobe", "-v", "list", "kvm*"]).unwrap_err().to_string();
         assert!(error.contains("options go after the command"), "{error}");
+    }
+
+    #[test]
+    fn an_argument_that_is_no_text_is_named() {
+        let words = ["fastprobe".into(), OsString::from_vec(b"vfs_\xff".into())];
+        let error = Arguments::read(words).unwrap_err().to_string();
+        assert!(error.contains(r"not UTF-8: 'vfs_\xff'"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use globset::GlobBuilder;
 use memchr::memmem::Finder;
 use regex::bytes::{Regex, RegexBuilder};
-use regex_syntax::hir::{Hir, HirKind, literal};
+use regex_syntax::hir::{Hir, HirKind, Look, literal};
 
 use super::text::PatternText;
 use crate::error::Result;
@@ -52,7 +52,11 @@ impl NamePattern {
     pub fn compile(syntax: Syntax, whole: &PatternText, function: &str) -> Result<Self> {
         let start = whole.as_str().len() - function.len();
         if function.is_empty() {
-            return Err(whole.fault(start, "it is empty", "to match every function, write '*'"));
+            let fix = match syntax {
+                Syntax::Glob => "to match every function, write '*'",
+                Syntax::Regex => "to match every function, write '.*'",
+            };
+            return Err(whole.fault(start, "it is empty", fix));
         }
         if let Some(at) = function.find(char::is_whitespace) {
             let fix = "names of functions have no white space; for one module write module:function, and quote \
@@ -111,18 +115,27 @@ impl NamePattern {
             .empty_alternates(true)
             .build()
             .map_err(|error| glob_fault(whole, function, start, error.kind()))?;
-        Ok(Self::General(Box::new(General::compile(whole, start, glob.regex())?)))
+        let hir = parse(glob.regex()).map_err(|error| {
+            let (_, what) = regex_fault(&error);
+            whole.fault(start, &what, "split it into several")
+        })?;
+        Ok(Self::General(Box::new(General::compile(whole, start, hir)?)))
     }
 
     fn from_regex(whole: &PatternText, function: &str, start: usize) -> Result<Self> {
-        let parsed = regex_syntax::ParserBuilder::new().unicode(false).utf8(false).build().parse(function);
-        if let Err(error) = parsed {
+        let hir = parse(function).map_err(|error| {
             let (at, what) = regex_fault(&error);
             let fix = r"to match a character that is special in regular expressions, put a \ before it";
-            return Err(whole.fault(start + at, &what, fix));
-        }
-        Ok(Self::General(Box::new(General::compile(whole, start, &format!("^(?:{function})$"))?)))
+            whole.fault(start + at, &what, fix)
+        })?;
+        Ok(Self::General(Box::new(General::compile(whole, start, hir)?)))
     }
+}
+
+/// Parses a regular expression for names, which are bytes: `.` is any one of them.
+fn parse(text: &str) -> Result<Hir, Box<regex_syntax::Error>> {
+    let mut parser = regex_syntax::ParserBuilder::new();
+    parser.unicode(false).utf8(false).dot_matches_new_line(true).build().parse(text).map_err(Box::new)
 }
 
 /// Whether the character means something in a glob.
@@ -131,19 +144,17 @@ pub(super) fn is_special(c: char) -> bool {
 }
 
 impl General {
-    fn compile(whole: &PatternText, start: usize, text: &str) -> Result<Self> {
-        let mut builder = RegexBuilder::new(text);
-        // Names are bytes: `.` is any one of them.
-        builder.unicode(false).dot_matches_new_line(true).size_limit(MAX_COMPILED_BYTES);
+    /// An expression that matches the whole name. What was parsed is printed anew, since around the user's own text
+    /// nothing could be put: in `(?x)a#b` a parenthesis behind it would be part of the comment.
+    fn compile(whole: &PatternText, start: usize, hir: Hir) -> Result<Self> {
+        let hir = Hir::concat(vec![Hir::look(Look::Start), hir, Hir::look(Look::End)]);
+        let mut builder = RegexBuilder::new(&hir.to_string());
+        builder.unicode(false).size_limit(MAX_COMPILED_BYTES);
         let regex = builder.build().map_err(|_| {
             whole.fault(start, "it is too large when compiled", "repeat less, or split it into several")
         })?;
-        let mut parser = regex_syntax::ParserBuilder::new();
-        // What is known only makes it faster, so an expression that only the other parser takes is let be.
-        let hir = parser.unicode(false).utf8(false).dot_matches_new_line(true).build().parse(text).ok();
-        let heads = hir.as_ref().map(heads_of).unwrap_or_default();
-        let required = hir.as_ref().and_then(longest_literal).map(|text| Finder::new(text).into_owned());
-        Ok(Self { heads, required, regex })
+        let required = longest_literal(&hir).map(|text| Finder::new(text).into_owned());
+        Ok(Self { heads: heads_of(&hir), required, regex })
     }
 
     fn matches(&self, name: &[u8]) -> bool {
@@ -269,6 +280,11 @@ mod tests {
         assert!(regex.matches(b"vfs_read") && !regex.matches(b"vfs_readv") && !regex.matches(b"_vfs_read"));
         assert!(compile(Syntax::Regex, "a|b").unwrap().matches(b"b"));
         assert!(compile(Syntax::Regex, "a.*").unwrap().matches(b"a\xff"));
+        // What stands in a comment, or is set for the rest of the expression, is the user's alone.
+        for text in ["(?x)vfs_read#comment", "(?i)VFS_read", "vfs_read|(?x)b#c", r"\x76fs_read"] {
+            let regex = compile(Syntax::Regex, text).unwrap();
+            assert!(regex.matches(b"vfs_read") && !regex.matches(b"vfs_readv"), "{text}");
+        }
     }
 
     #[test]

@@ -23,6 +23,9 @@ impl fmt::Display for Suggestion {
 /// With fewer letters, everything is near.
 const MIN_LETTERS: usize = 3;
 
+/// Nobody types a longer one, and comparing takes time with the square of it.
+const MAX_LETTERS: usize = 128;
+
 /// The nearest `most` guesses for `pattern` among `names`, nearest first.
 ///
 /// What is compared is the plain text that the pattern starts with: for a name all of it, for a glob the
@@ -35,14 +38,16 @@ pub fn near_misses<'a>(
 ) -> Vec<Suggestion> {
     let head = pattern.literal_head();
     let whole_name = head.len() == pattern.parts().1.len();
-    if head.chars().count() < MIN_LETTERS {
+    let letters = head.chars().count();
+    if !(MIN_LETTERS..=MAX_LETTERS).contains(&letters) {
         return Vec::new();
     }
-    let allowed = head.chars().count().div_ceil(3).min(5);
+    let allowed = letters.div_ceil(3).min(5);
+    let lower = head.to_lowercase();
     let mut found = Vec::new();
     for (candidate, functions) in candidates(head, whole_name, names) {
         if candidate.len().abs_diff(head.len()) <= allowed {
-            let distance = strsim::damerau_levenshtein(&head.to_lowercase(), &candidate.to_lowercase());
+            let distance = strsim::damerau_levenshtein(&lower, &candidate.to_lowercase());
             if distance <= allowed {
                 found.push((distance, std::cmp::Reverse(functions), candidate));
             }
@@ -90,5 +95,6 @@ mod tests {
         assert_eq!(guesses("VFS_READ", &names), ["'vfs_read'", "'vfs_readv'"]);
         assert_eq!(guesses("zzzzzz", &names), [""; 0]);
         assert_eq!(guesses("*nothing", &names), [""; 0]);
+        assert_eq!(guesses(&"v".repeat(500), &[&"v".repeat(499)]), [""; 0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// One pattern as written, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +94,9 @@ pub(super) fn in_module_pattern(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '*' | '?')
 }
 
+/// What some editors put before the first line.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Reads the patterns in `contents`, the file at `path`: one a line, as on the command line or as the kernel's
 /// own lists print functions (`fn`, `fn [module]`, `ADDRESS fn [module]`). Empty lines and lines that start with
 /// `#` are let be.
@@ -102,21 +105,19 @@ pub(super) fn in_module_pattern(c: char) -> bool {
 ///
 /// `Usage` for a file without patterns, and with file, line and text for a line of another form.
 pub fn parse_file(path: &Path, contents: &[u8]) -> Result<Vec<PatternText>> {
+    let contents = contents.strip_prefix(BYTE_ORDER_MARK).unwrap_or(contents);
     let mut patterns = Vec::new();
     for (number, line) in (1..).zip(contents.split(|&byte| byte == b'\n')) {
         let place = format!("{}:{number}", path.display());
-        let line = std::str::from_utf8(line)
-            .map_err(|_| {
-                Error::new(ErrorKind::Usage, format!("{place}: not UTF-8: “{}”", line.escape_ascii()))
-            })?
-            .trim();
+        let bad = |what| {
+            Error::new(ErrorKind::Usage, format!("{place}: {what}: {}", quoted(line.trim_ascii())))
+                .with_hint("one a line: name, glob, module:glob, or name [module]")
+        };
+        let line = std::str::from_utf8(line).map_err(|_| bad("not UTF-8"))?.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let text = parse_line(line).ok_or_else(|| {
-            Error::new(ErrorKind::Usage, format!("{place}: not a function or a pattern: “{line}”"))
-                .with_hint("one a line: name, glob, module:glob, or name [module]")
-        })?;
+        let text = parse_line(line).ok_or_else(|| bad("not a function or a pattern"))?;
         patterns.push(PatternText { text, place: Some(place), symbol: false });
     }
     if patterns.is_empty() {
@@ -184,6 +185,7 @@ mod tests {
         let text = "# mine\nvfs_read\r\n\nkvm_init [kvm]\nxfs_*\t[xfs]\nffffffff81000004 do_one [m]\nkvm:*x\n  a  \n";
         assert_eq!(read(text).unwrap(), ["vfs_read", "kvm:kvm_init", "xfs:xfs_*", "m:do_one", "kvm:*x", "a"]);
         assert_eq!(read("ffffffff81000004").unwrap(), ["ffffffff81000004"]);
+        assert_eq!(read("\u{feff}vfs_read\n").unwrap(), ["vfs_read"]);
     }
 
     #[test]

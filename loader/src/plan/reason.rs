@@ -10,7 +10,8 @@ pub enum Reason {
     NotTraceable,
     /// The kernel's kprobe blacklist covers it.
     Blacklisted,
-    /// Known to hang or flood a machine when probed; `--force` attaches all the same.
+    /// The kernel's own tests of kprobe-multi leave it out, or every eBPF program runs through it, so that a probe
+    /// could only miss; `--force` attaches all the same.
     Denylisted,
     /// A return probe on it can't work: it never returns, or takes a lock on behalf of its caller.
     NoReturn,

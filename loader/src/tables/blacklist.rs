@@ -11,8 +11,11 @@ use super::symbols::Function;
 pub struct Blacklist {
     /// Ascending and without overlap; ends exclusive.
     ranges: Vec<(u64, u64)>,
-    names: HashSet<Box<[u8]>>,
+    names: HashSet<HiddenName>,
 }
+
+/// A function whose address is hidden: its name and its module.
+pub(super) type HiddenName = (Box<[u8]>, Option<Box<[u8]>>);
 
 impl Blacklist {
     /// A blacklist of these ranges, in any order; ends are exclusive.
@@ -20,7 +23,7 @@ impl Blacklist {
         Self::new(ranges, HashSet::new())
     }
 
-    pub(super) fn new(ranges: Vec<(u64, u64)>, names: HashSet<Box<[u8]>>) -> Self {
+    pub(super) fn new(ranges: Vec<(u64, u64)>, names: HashSet<HiddenName>) -> Self {
         let mut blacklist = Self { ranges, names };
         blacklist.merge();
         blacklist
@@ -47,7 +50,8 @@ impl Blacklist {
     pub fn forbids(&self, function: Function<'_>) -> bool {
         let after = self.ranges.partition_point(|&(start, _)| start <= function.address);
         let in_range = after > 0 && function.address < self.ranges[after - 1].1;
-        in_range || (!self.names.is_empty() && self.names.contains(function.name))
+        in_range
+            || (!self.names.is_empty() && self.names.contains(&hidden_name(function.name, function.module)))
     }
 
     /// How many separate stretches of code it covers, or names where addresses are hidden.
@@ -59,6 +63,10 @@ impl Blacklist {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+pub(super) fn hidden_name(name: &[u8], module: Option<&[u8]>) -> HiddenName {
+    (name.into(), module.map(Into::into))
 }
 
 #[cfg(test)]

@@ -109,7 +109,8 @@ impl Tables {
 
     fn read_kcore(&mut self, root: &Root, patterns: Option<&PatternSet>) -> Result<()> {
         let many = patterns.is_some_and(|patterns| patterns.len() > kcore::MAX_COMPARED);
-        (self.tables, self.source) = (Held::Kcore(Box::new(kcore::read(root, many)?)), Source::Kcore);
+        let tables = kcore::read(root, many).map_err(|e| kcore::unusable(root, e))?;
+        (self.tables, self.source) = (Held::Kcore(Box::new(tables)), Source::Kcore);
         Ok(())
     }
 
@@ -135,7 +136,7 @@ impl Tables {
                 return Err(Error::new(ErrorKind::Unsupported, message)
                     .with_hint("fastprobe cache warm writes it anew"));
             }
-            tables.update(root)?;
+            tables.update(root).map_err(|e| kcore::unusable(root, e))?;
             self.source = Source::Kcore;
         }
         self.tables = Held::Cached(Box::new(tables), cache.clone());
@@ -184,7 +185,11 @@ impl Tables {
     ) -> Result<(Matches, Matcher<'p>)> {
         loop {
             let mut matcher = patterns.matcher();
-            match self.matching(&mut matcher) {
+            let matches = self.matching(&mut matcher).map_err(|e| match self.source {
+                Source::Kcore => kcore::unusable(root, e),
+                _ => e,
+            });
+            match matches {
                 Err(error) if wish == Wish::Auto && self.source != Source::Text => {
                     self.fallbacks.push(error);
                     self.read_from_next(root, patterns)?;
@@ -333,6 +338,21 @@ mod tests {
         assert_eq!((tables.source(), tables.fallbacks().len()), (Source::Text, 1));
         let insisted = damaged().choose(&root, Wish::Only(Source::Kcore), &patterns).map(drop).unwrap_err();
         assert_eq!(insisted.kind(), ErrorKind::Malformed);
+        assert!(insisted.to_string().contains("proc/kcore"), "{insisted}");
+    }
+
+    #[test]
+    fn lists_without_functions_are_named() {
+        for (path, name) in [
+            ("proc/kallsyms", "proc/kallsyms"),
+            ("sys/kernel/tracing/available_filter_functions_addrs", "list of traceable functions"),
+        ] {
+            let (dir, root) = saved();
+            fs::write(dir.path().join(path), "").unwrap();
+            let error = Tables::read(&root, None, Wish::Auto, None).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().ends_with(&format!("{name} holds no functions")), "{error}");
+        }
     }
 
     #[test]

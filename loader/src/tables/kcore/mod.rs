@@ -91,6 +91,16 @@ pub struct Step {
     pub reads: usize,
 }
 
+/// Tells of a fault in the kernel's memory which file that is.
+pub fn unusable(root: &Root, error: Error) -> Error {
+    if error.kind() != ErrorKind::Malformed {
+        return error;
+    }
+    odd(format!("can't use the tables in the kernel's memory, {}", root.kcore().display()))
+        .with_source(error)
+        .with_hint("--source text reads the kernel's text files instead")
+}
+
 /// Reads all tables through `/proc/kcore` below `root`; with the kernel's own order of its names, if many are to be
 /// looked up.
 ///
@@ -124,7 +134,12 @@ fn with_kcore<T>(
         clock.step("headers", kcore.reads());
         let mut structures = || {
             let joined = structures.take().and_then(|thread| thread.join().ok());
-            joined.ok_or_else(|| Error::new(ErrorKind::Io, "the thread that read BTF died"))?
+            joined.ok_or_else(|| Error::new(ErrorKind::Io, "the thread that read BTF died"))?.map_err(|e| {
+                match e.kind() {
+                    ErrorKind::Malformed => odd(format!("in {}", root.btf().display())).with_source(e),
+                    _ => e,
+                }
+            })
         };
         work(&kcore, &mut structures, clock)
     })

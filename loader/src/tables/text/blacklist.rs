@@ -1,11 +1,14 @@
-//! `/sys/kernel/debug/kprobes/blacklist`: a line `0xSTART-0xEND<tab>NAME` for each range, its end exclusive
-//! (`kprobe_blacklist_seq_show` in `kernel/kprobes.c`, 6.1 to 7.3); zeros for readers who may not see
+//! `/sys/kernel/debug/kprobes/blacklist`: a line `0xSTART-0xEND<tab>NAME` for each range, its end exclusive,
+//! with ` [MODULE]` behind a module's (`kprobe_blacklist_seq_show` in `kernel/kprobes.c`, 6.1 to 7.3); zeros for readers who may not see
 //! addresses.
 
 use std::{collections::HashSet, io::Read, path::Path};
 
-use super::lines::{for_each_line, hexadecimal, is_name, malformed, word};
-use crate::{error::Result, tables::Blacklist};
+use super::lines::{bracketed, for_each_line, hexadecimal, is_name, malformed, word};
+use crate::{
+    error::Result,
+    tables::blacklist::{Blacklist, HiddenName, hidden_name},
+};
 
 /// Reads the kernel's file.
 ///
@@ -19,7 +22,7 @@ pub fn parse(path: &Path, reader: impl Read) -> Result<Blacklist> {
         let (start, end, name) =
             parse_line(line).map_err(|expected| malformed(path, number, line, expected))?;
         if (start, end) == (0, 0) {
-            names.insert(name.into());
+            names.insert(name);
         } else {
             ranges.push((start, end));
         }
@@ -28,7 +31,7 @@ pub fn parse(path: &Path, reader: impl Read) -> Result<Blacklist> {
     Ok(Blacklist::new(ranges, names))
 }
 
-fn parse_line(line: &[u8]) -> Result<(u64, u64, &[u8]), &'static str> {
+fn parse_line(line: &[u8]) -> Result<(u64, u64, HiddenName), &'static str> {
     const EXPECTED: &str = "expected 0xSTART-0xEND, a tab and a name";
     let (start, rest) = line.strip_prefix(b"0x").and_then(hexadecimal).ok_or(EXPECTED)?;
     let (end, rest) = rest.strip_prefix(b"-0x").and_then(hexadecimal).ok_or(EXPECTED)?;
@@ -36,8 +39,8 @@ fn parse_line(line: &[u8]) -> Result<(u64, u64, &[u8]), &'static str> {
     if end < start {
         return Err("a range that ends before it starts");
     }
-    let (name, _) = word(rest);
-    if is_name(name) { Ok((start, end, name)) } else { Err(EXPECTED) }
+    let (name, rest) = word(rest);
+    if is_name(name) { Ok((start, end, hidden_name(name, bracketed(rest)))) } else { Err(EXPECTED) }
 }
 
 #[cfg(test)]
@@ -57,10 +60,15 @@ mod tests {
 
     #[test]
     fn where_addresses_are_hidden_names_decide() {
-        let list = read(b"0x0000000000000000-0x0000000000000000\tdo_trap [m]\n").unwrap();
-        let hidden = |name: &'static [u8]| Function { address: 0, name, module: None };
-        assert!(list.forbids(hidden(b"do_trap")));
-        assert!(!list.forbids(hidden(b"do_trap2")));
+        let zeros = "0x0000000000000000-0x0000000000000000";
+        let list = read(format!("{zeros}\tdo_trap\n{zeros}\tin_module [m]\n").as_bytes()).unwrap();
+        let hidden = |name: &'static [u8], module| Function { address: 0, name, module };
+        assert!(list.forbids(hidden(b"do_trap", None)));
+        assert!(list.forbids(hidden(b"in_module", Some(b"m"))));
+        for (name, module) in [(&b"do_trap2"[..], None), (b"do_trap", Some(&b"m"[..])), (b"in_module", None)]
+        {
+            assert!(!list.forbids(hidden(name, module)));
+        }
     }
 
     #[test]

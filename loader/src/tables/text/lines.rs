@@ -2,7 +2,7 @@
 
 use std::{io::Read, path::Path};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, quoted};
 
 /// How much is asked of the kernel at once. It answers a page at a time, but a large buffer costs nothing.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -65,14 +65,11 @@ fn read_some(reader: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize
 
 /// The error for a line that a parser can't read: file, line, what was expected, and the text itself.
 pub fn malformed(path: &Path, number: usize, line: &[u8], expected: &str) -> Error {
-    const SHOWN_BYTES: usize = 120;
-    let shown = line[..line.len().min(SHOWN_BYTES)].escape_ascii();
-    let dots = if line.len() > SHOWN_BYTES { "…" } else { "" };
-    Error::new(ErrorKind::Malformed, format!("{}:{number}: {expected}: “{shown}{dots}”", path.display()))
-        .with_hint(format!(
-            "if `uname -r` is a kernel with a new format, report this line; else check what wrote {}",
-            path.display()
-        ))
+    let message = format!("{}:{number}: {expected}: {}", path.display(), quoted(line));
+    Error::new(ErrorKind::Malformed, message).with_hint(format!(
+        "if `uname -r` is a kernel with a new format, report this line; else check what wrote {}",
+        path.display()
+    ))
 }
 
 /// Reads `0x`-less hexadecimal digits up to the first other byte; none where there are 0 or more than 16.
@@ -95,10 +92,10 @@ pub fn hexadecimal(text: &[u8]) -> Option<(u64, &[u8])> {
     (digits > 0).then(|| (value, &text[digits..]))
 }
 
-/// The text up to the first space or tab, and what follows it.
+/// The text up to the first space or tab, and what follows behind those.
 pub fn word(text: &[u8]) -> (&[u8], &[u8]) {
     match memchr::memchr2(b' ', b'\t', text) {
-        Some(at) => (&text[..at], &text[at + 1..]),
+        Some(at) => (&text[..at], text[at + 1..].trim_ascii_start()),
         None => (text, &[]),
     }
 }

@@ -8,7 +8,7 @@ mod kallsyms;
 mod lines;
 mod modules;
 
-use std::thread;
+use std::{fmt::Display, thread};
 
 pub use filter_functions::Columns;
 
@@ -57,6 +57,12 @@ pub fn read(root: &Root) -> Result<TextTables> {
     let records = records
         .map_err(|_| Error::new(ErrorKind::Io, "the thread that read the traceable functions died"))??;
     let mut functions = functions?;
+    if functions.is_empty() {
+        return Err(no_functions(root.path().join("proc/kallsyms").display()));
+    }
+    if records.is_empty() {
+        return Err(no_functions("the list of traceable functions"));
+    }
     let sites = join::sites(&mut functions, &records)?;
 
     let mut warnings = Vec::new();
@@ -73,6 +79,12 @@ pub fn read(root: &Root) -> Result<TextTables> {
         None => Vec::new(),
     };
     Ok(TextTables { functions, sites, blacklist, modules, warnings })
+}
+
+/// A list without any function: nothing could be attached to.
+fn no_functions(list: impl Display) -> Error {
+    Error::new(ErrorKind::Unsupported, format!("{list} holds no functions"))
+        .with_hint("a kernel with CONFIG_KALLSYMS and CONFIG_DYNAMIC_FTRACE has 30,000 and more in it")
 }
 
 impl TextTables {
