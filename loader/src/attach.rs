@@ -1,4 +1,4 @@
-//! One kprobe-multi link over all targets.
+//! kprobe-multi links over all targets: one, unless the kernel refuses some of them.
 
 use std::{
     io,
@@ -7,43 +7,118 @@ use std::{
 
 use crate::{
     error::{Error, ErrorKind, Result},
+    isolate::{Isolated, attach_to_all_but_refused, is_about_functions},
+    plan::Rejection,
     sys::Kernel,
 };
 
-/// An attached program. Dropped, it is detached: the kernel waits until no CPU runs it for this link.
+/// An attached program. Dropped, it is detached: the kernel waits until no CPU runs it for these links.
 #[derive(Debug)]
-pub struct Link {
-    fd: OwnedFd,
+pub struct Attached {
+    /// One wherever one will do.
+    links: Vec<OwnedFd>,
+    /// The sites that the kernel would not attach to, by their places, ascending.
+    pub rejected: Vec<(usize, Rejection)>,
+    /// How often the kernel was asked for a link.
+    pub attempts: usize,
 }
 
-impl Link {
-    /// Attaches `program` to the functions whose ftrace records are at `sites`.
-    ///
-    /// The records' own addresses are what the kernel resolves fastest: it finds them by binary search, while
-    /// a symbol's address costs it a look-up in kallsyms, for a module one symbol after another
-    /// (`ftrace_location` in `kernel/trace/ftrace.c`). Sites must be distinct: from 7.0 the program runs once
-    /// for each time that a site is named. Minimum kernel: 5.18 with `CONFIG_FPROBE`.
-    ///
-    /// # Errors
-    ///
-    /// What the kernel's errno means: [`ErrorKind::Unsupported`] without `CONFIG_FPROBE`, else
-    /// [`ErrorKind::Kernel`]; it attaches all or none, and does not say which site it stumbled over.
-    pub fn kprobe_multi(kernel: &dyn Kernel, program: BorrowedFd<'_>, sites: &[u64]) -> Result<Self> {
-        match kernel.link_kprobe_multi(program, sites) {
-            Ok(fd) => Ok(Self { fd }),
-            Err(cause) => Err(explain(cause, sites.len())),
-        }
-    }
+/// What the kernel says to a link over all sites.
+#[derive(Debug)]
+pub enum Answer {
+    /// There it is.
+    Attached(Attached),
+    /// One of the sites at least is at fault, or the program.
+    Refused(io::Error),
+}
 
-    /// Hits that the kernel dropped on this link; none where it does not count them (before 6.7).
+/// Attaches `program` to the functions whose ftrace records are at `sites`, all or none.
+///
+/// The records' own addresses are what the kernel resolves fastest: it finds them by binary search, while
+/// a symbol's address costs it a look-up in kallsyms, for a module one symbol after another
+/// (`ftrace_location` in `kernel/trace/ftrace.c`). Sites must be distinct: from 7.0 the program runs once
+/// for each time that a site is named. Minimum kernel: 5.18 with `CONFIG_FPROBE`.
+///
+/// # Errors
+///
+/// What the kernel's errno means where it is not about the sites: [`ErrorKind::Unsupported`] without
+/// `CONFIG_FPROBE`, else [`ErrorKind::Kernel`] or [`ErrorKind::Permission`].
+pub fn to_all(kernel: &dyn Kernel, program: BorrowedFd<'_>, sites: &[u64]) -> Result<Answer> {
+    match kernel.link_kprobe_multi(program, sites) {
+        Ok(link) => Ok(Answer::Attached(Attached { links: vec![link], rejected: Vec::new(), attempts: 1 })),
+        Err(error) if is_about_functions(&error) => Ok(Answer::Refused(error)),
+        Err(error) => Err(explain(error, sites.len())),
+    }
+}
+
+/// Attaches `program` to all of `sites` but those that the kernel refuses, which it does not name. A link with
+/// `known_good`, a site that nothing is wrong with, tells first whether the program is at fault. Between two
+/// attempts `interrupted` is asked.
+///
+/// # Errors
+///
+/// `Interrupted`; else those of [`to_all`], and for a program that no link takes. Nothing stays attached.
+pub fn to_all_but_refused(
+    kernel: &dyn Kernel,
+    program: BorrowedFd<'_>,
+    sites: &[u64],
+    known_good: Option<u64>,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<Attached> {
+    let attempt = |sites: &[u64]| match interrupted() {
+        true => Err(io::Error::from_raw_os_error(libc::EINTR)),
+        false => kernel.link_kprobe_multi(program, sites),
+    };
+    if let Some(site) = known_good {
+        attempt(&[site]).map_err(|error| explain_program(error, sites.len()))?;
+    }
+    let Isolated { links, refused, attempts } =
+        attach_to_all_but_refused(sites, attempt).map_err(|error| explain(error, sites.len()))?;
+    let rejected = refused.into_iter().map(|(place, error)| (place, rejection(&error))).collect();
+    Ok(Attached { links, rejected, attempts: attempts + usize::from(known_good.is_some()) })
+}
+
+impl Attached {
+    /// Hits that the kernel dropped on these links; none where it does not count them (before 6.7).
     ///
     /// # Errors
     ///
     /// `Kernel` with the errno of `BPF_OBJ_GET_INFO_BY_FD`.
     pub fn missed(&self, kernel: &dyn Kernel) -> Result<Option<u64>> {
-        kernel
-            .link_missed(self.fd.as_fd())
-            .map_err(|e| Error::new(ErrorKind::Kernel, "can't ask the kernel about the link").with_source(e))
+        let mut sum = None;
+        for link in &self.links {
+            let missed = kernel.link_missed(link.as_fd()).map_err(|e| {
+                Error::new(ErrorKind::Kernel, "can't ask the kernel about the link").with_source(e)
+            })?;
+            sum = missed.map(|missed| missed + sum.unwrap_or(0));
+        }
+        Ok(sum)
+    }
+}
+
+/// What the errno of a link with one function means.
+fn rejection(error: &io::Error) -> Rejection {
+    let errno = error.raw_os_error().unwrap_or(0);
+    let meaning = match errno {
+        libc::EINVAL | libc::ENOENT => "no ftrace record there, or its module is going away",
+        libc::ESRCH => "no such symbol",
+        libc::EBUSY => "somebody else redirects it",
+        _ => "see the errno, and dmesg",
+    };
+    Rejection { errno, meaning }
+}
+
+/// Says what a link with a function that can be attached to says of the program.
+fn explain_program(cause: io::Error, functions: usize) -> Error {
+    match cause.raw_os_error() {
+        Some(libc::EINVAL | libc::ENOENT | libc::ESRCH) => {
+            Error::new(ErrorKind::Kernel, "the kernel attaches this program to no function at all")
+                .with_hint(
+                    "it was loaded for another attach type or may sleep; or ftrace is at fault: see dmesg",
+                )
+                .with_source(cause)
+        }
+        _ => explain(cause, functions),
     }
 }
 
@@ -51,16 +126,19 @@ impl Link {
 /// `kernel/trace/bpf_trace.c`, `register_fprobe_ips` in `kernel/trace/fprobe.c` and
 /// `ftrace_set_filter_ips` in `kernel/trace/ftrace.c`, 6.1 to 7.3.
 fn explain(cause: io::Error, functions: usize) -> Error {
-    use ErrorKind::{Kernel, Permission, Unsupported};
-    const TABLES_CHANGED: &str = "a module may have been loaded or unloaded meanwhile: run it again";
+    use ErrorKind::{Interrupted, Kernel, Permission, Unsupported};
     let (kind, why, hint) = match cause.raw_os_error() {
+        Some(libc::EINTR) => (Interrupted, "interrupted", "nothing stays attached"),
         Some(libc::EOPNOTSUPP) => (
             Unsupported,
             "this kernel was built without CONFIG_FPROBE, so it has no kprobe-multi links",
             "use a kernel with CONFIG_FPROBE=y (Debian's have it from 6.12 on)",
         ),
-        Some(libc::EINVAL) => (Kernel, "one of the functions has no ftrace record", TABLES_CHANGED),
-        Some(libc::ENOENT) => (Kernel, "one of the functions has no ftrace record", TABLES_CHANGED),
+        Some(libc::EINVAL | libc::ENOENT | libc::ESRCH) => (
+            Kernel,
+            "one of the functions has no ftrace record",
+            "a module may have been loaded or unloaded meanwhile: run it again",
+        ),
         Some(libc::E2BIG) => (Kernel, "too many functions for one link", "set --max-functions lower"),
         Some(libc::ENOMEM) => {
             (Kernel, "out of kernel memory", "match fewer functions or set --max-functions")
@@ -82,39 +160,80 @@ fn explain(cause: io::Error, functions: usize) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::sys::Fake;
 
-    fn attach(fake: &Fake, sites: &[u64]) -> Result<Link> {
+    const GOOD: u64 = 0x9004;
+
+    fn to_all(fake: &Fake, sites: &[u64]) -> Result<Answer> {
         let program = std::fs::File::open("/dev/null").unwrap();
-        Link::kprobe_multi(fake, program.as_fd(), sites)
+        super::to_all(fake, program.as_fd(), sites)
+    }
+
+    fn to_all_but_refused(fake: &Fake, sites: &[u64], interrupted: &dyn Fn() -> bool) -> Result<Attached> {
+        let program = std::fs::File::open("/dev/null").unwrap();
+        super::to_all_but_refused(fake, program.as_fd(), sites, Some(GOOD), interrupted)
     }
 
     #[test]
     fn all_sites_go_into_one_link() {
         let fake = Fake { missed: Some(3), ..Fake::default() };
-        let link = attach(&fake, &[4, 20, 36]).unwrap();
+        let Answer::Attached(attached) = to_all(&fake, &[4, 20, 36]).unwrap() else { panic!("refused") };
         assert_eq!(*fake.links.borrow(), [[4, 20, 36]]);
-        assert_eq!(link.missed(&fake).unwrap(), Some(3));
+        assert_eq!(attached.missed(&fake).unwrap(), Some(3));
     }
 
     #[test]
-    fn every_errno_is_told_in_words() {
+    fn every_errno_is_told_in_words_or_is_about_the_sites() {
         for (errno, kind, says) in [
             (libc::EOPNOTSUPP, ErrorKind::Unsupported, "CONFIG_FPROBE"),
-            (libc::EINVAL, ErrorKind::Kernel, "no ftrace record"),
-            (libc::ENOENT, ErrorKind::Kernel, "no ftrace record"),
-            (libc::E2BIG, ErrorKind::Kernel, "too many"),
-            (libc::ENOMEM, ErrorKind::Kernel, "memory"),
             (libc::ENODEV, ErrorKind::Unsupported, "shut itself down"),
             (libc::EPERM, ErrorKind::Permission, "capability"),
             (libc::EIO, ErrorKind::Kernel, "refused"),
         ] {
-            let error = attach(&Fake { link_errno: Some(errno), ..Fake::default() }, &[4]).unwrap_err();
+            let error = to_all(&Fake { link_errno: Some(errno), ..Fake::default() }, &[4]).unwrap_err();
             assert_eq!(error.kind(), kind, "{error:#}");
             assert!(error.to_string().contains(says), "{error:#}");
             assert!(error.to_string().starts_with("can't attach to 1 functions: "));
             assert!(error.hint().is_some());
         }
+        for errno in [libc::EINVAL, libc::ENOENT, libc::ESRCH, libc::EBUSY, libc::E2BIG, libc::ENOMEM] {
+            let answer = to_all(&Fake { link_errno: Some(errno), ..Fake::default() }, &[4]).unwrap();
+            assert!(matches!(answer, Answer::Refused(e) if e.raw_os_error() == Some(errno)));
+        }
+    }
+
+    #[test]
+    fn the_rest_is_attached_in_one_link_and_the_bad_ones_have_a_reason() {
+        let fake = Fake { bad_sites: vec![20, 52], missed: Some(2), ..Fake::default() };
+        let attached = to_all_but_refused(&fake, &[4, 20, 36, 52, 68], &|| false).unwrap();
+        assert_eq!(fake.links.borrow().last().unwrap(), &[4, 36, 68]);
+        let [(1, first), (3, second)] = attached.rejected[..] else { panic!("{:?}", attached.rejected) };
+        assert_eq!((first, first.name()), (second, Some("EINVAL")));
+        assert_eq!(fake.links.borrow()[0], [GOOD]);
+        assert_eq!((attached.links.len(), attached.attempts), (1, fake.links.borrow().len()));
+        assert_eq!(attached.missed(&fake).unwrap(), Some(2));
+    }
+
+    #[test]
+    fn a_program_at_fault_is_not_searched_for_in_the_sites() {
+        let fake = Fake { link_errno: Some(libc::EINVAL), ..Fake::default() };
+        let error = to_all_but_refused(&fake, &[4, 20], &|| false).unwrap_err();
+        assert!(error.to_string().contains("to no function at all"), "{error}");
+        assert_eq!(*fake.links.borrow(), [[GOOD]]);
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_search() {
+        let fake = Fake { bad_sites: vec![20], ..Fake::default() };
+        let asked = Cell::new(0);
+        let interrupted = || {
+            asked.set(asked.get() + 1);
+            asked.get() > 2
+        };
+        let error = to_all_but_refused(&fake, &[4, 20, 36, 52], &interrupted).unwrap_err();
+        assert_eq!((error.kind(), fake.links.borrow().len()), (ErrorKind::Interrupted, 2));
     }
 }

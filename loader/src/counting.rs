@@ -1,6 +1,7 @@
 //! A session that counts calls: the counting program, loaded for a set of targets and attached to them.
 
 use std::{
+    io,
     os::fd::AsFd,
     sync::atomic::Ordering,
     time::{Duration, Instant},
@@ -9,9 +10,9 @@ use std::{
 use probe_ebpf::{COUNT_PROGRAM, FIRST_SLOT, HITS_MAP, LAYOUT_SYMBOL, LOST_SLOT, Layout, SITES_MAP, Site};
 
 use crate::{
-    attach::Link,
+    attach::{self, Answer, Attached},
     error::{Error, ErrorKind, Result},
-    plan::Target,
+    plan::{Rejection, Target},
     program::{Program, Settings},
     site_table::SiteTable,
     sys::{BPF_TRACE_KPROBE_MULTI, Kernel, Mapping, ProgramInfo},
@@ -36,7 +37,8 @@ const LOG_ERRORS: u8 = 1;
 pub struct Timings {
     /// Maps created and filled, program verified.
     pub load: Duration,
-    /// The link made: the kernel finds each record and rewrites the functions' first instructions.
+    /// The link made: the kernel finds each record and rewrites the functions' first instructions. Where some were
+    /// refused, the search for them, too.
     pub link: Duration,
 }
 
@@ -51,26 +53,52 @@ pub struct Misses {
     pub lost: u64,
 }
 
-/// The counting program, attached. Dropped, it is detached and gone.
-pub struct Counting<'k> {
-    // The order of the fields is that of the drop: first the link.
-    link: Link,
+impl Misses {
+    /// How many hits were dropped, at least: link and program see the same ones.
+    pub fn at_least(self) -> u64 {
+        self.missed.unwrap_or(0).max(self.recursion)
+    }
+}
+
+/// The counting program, loaded for a set of targets and attached to none.
+pub struct Loaded<'k> {
     program: Program,
     hits: Mapping,
     slots_per_cpu: usize,
-    targets: usize,
+    sites: Vec<u64>,
+    took: Duration,
+    kernel: &'k dyn Kernel,
+}
+
+/// What came of a link over all targets.
+pub enum Attempt<'k> {
+    /// It counts.
+    Counting(Counting<'k>),
+    /// The kernel refused a target or more, and does not say which.
+    Refused(Loaded<'k>, io::Error),
+}
+
+/// The counting program, attached. Dropped, it is detached and gone.
+pub struct Counting<'k> {
+    // The order of the fields is that of the drop: first the links.
+    attached: Attached,
+    program: Program,
+    hits: Mapping,
+    slots_per_cpu: usize,
+    /// The places of the targets that are attached to, ascending.
+    places: Vec<usize>,
     timings: Timings,
     kernel: &'k dyn Kernel,
 }
 
-impl<'k> Counting<'k> {
-    /// Loads the program for `targets` on a machine with `cpus` possible CPUs, and attaches it. With
-    /// `log_errors` the program reports its own faults through aya-log.
+impl<'k> Loaded<'k> {
+    /// Loads the program for `targets` on a machine with `cpus` possible CPUs. With `log_errors` the program
+    /// reports its own faults through aya-log.
     ///
     /// # Errors
     ///
-    /// Those of [`Program::load`] and [`Link::kprobe_multi`].
-    pub fn start(
+    /// Those of [`Program::load`].
+    pub fn new(
         kernel: &'k dyn Kernel,
         targets: &[Target<'_>],
         cpus: usize,
@@ -90,12 +118,75 @@ impl<'k> Counting<'k> {
         let program = load(kernel, &table, counters, log_errors)?;
         fill(kernel, &program, &table.places)?;
         let hits = map_memory(kernel, &program, HITS_MAP, counters as usize * size_of::<u64>())?;
-        let loaded = Instant::now();
+        let sites = targets.iter().map(|target| target.site).collect();
+        Ok(Self { program, hits, slots_per_cpu, sites, took: started.elapsed(), kernel })
+    }
 
-        let sites: Vec<u64> = targets.iter().map(|target| target.site).collect();
-        let link = Link::kprobe_multi(kernel, program.as_fd(), &sites)?;
-        let timings = Timings { load: loaded - started, link: loaded.elapsed() };
-        Ok(Self { link, program, hits, slots_per_cpu, targets: targets.len(), timings, kernel })
+    /// Attaches to all targets, or to none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`attach::to_all`].
+    pub fn attach(self) -> Result<Attempt<'k>> {
+        let started = Instant::now();
+        Ok(match attach::to_all(self.kernel, self.program.as_fd(), &self.sites)? {
+            Answer::Attached(attached) => Attempt::Counting(self.counting(attached, started.elapsed())),
+            Answer::Refused(error) => Attempt::Refused(self, error),
+        })
+    }
+
+    /// Attaches to all targets but those that the kernel refuses; see [`attach::to_all_but_refused`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`attach::to_all_but_refused`].
+    pub fn attach_but_refused(
+        self,
+        known_good: Option<u64>,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Counting<'k>> {
+        let started = Instant::now();
+        let program = self.program.as_fd();
+        let attached =
+            attach::to_all_but_refused(self.kernel, program, &self.sites, known_good, interrupted)?;
+        Ok(self.counting(attached, started.elapsed()))
+    }
+
+    fn counting(self, attached: Attached, link: Duration) -> Counting<'k> {
+        let mut rejected = attached.rejected.iter().map(|(place, _)| *place).peekable();
+        let places = (0..self.sites.len()).filter(|place| rejected.next_if_eq(place).is_none()).collect();
+        let Self { program, hits, slots_per_cpu, took: load, kernel, .. } = self;
+        Counting { attached, program, hits, slots_per_cpu, places, timings: Timings { load, link }, kernel }
+    }
+}
+
+impl<'k> Counting<'k> {
+    /// Loads the program for `targets` and attaches it to all that the kernel takes: [`Loaded::new`] and what
+    /// follows it, in one call.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Loaded::new`] and [`Loaded::attach_but_refused`].
+    pub fn start(
+        kernel: &'k dyn Kernel,
+        targets: &[Target<'_>],
+        cpus: usize,
+        log_errors: bool,
+    ) -> Result<Self> {
+        match Loaded::new(kernel, targets, cpus, log_errors)?.attach()? {
+            Attempt::Counting(counting) => Ok(counting),
+            Attempt::Refused(loaded, _) => loaded.attach_but_refused(None, &|| false),
+        }
+    }
+
+    /// The targets that the kernel would not attach to, by their places.
+    pub fn rejected(&self) -> &[(usize, Rejection)] {
+        &self.attached.rejected
+    }
+
+    /// How often the kernel was asked for a link.
+    pub fn attempts(&self) -> usize {
+        self.attached.attempts
     }
 
     /// How long it took to get here.
@@ -103,12 +194,13 @@ impl<'k> Counting<'k> {
         self.timings
     }
 
-    /// The hits so far of each target, in the targets' order.
+    /// The hits so far of each target that is attached to, in the targets' order.
     pub fn counts(&self) -> Vec<u64> {
-        let mut counts = vec![0; self.targets];
+        let mut counts = vec![0; self.places.len()];
         for cpu in self.hits.words().chunks_exact(self.slots_per_cpu) {
-            for (count, hits) in counts.iter_mut().zip(&cpu[FIRST_SLOT as usize..]) {
-                *count += hits.load(Ordering::Relaxed);
+            let slots = &cpu[FIRST_SLOT as usize..];
+            for (count, place) in counts.iter_mut().zip(&self.places) {
+                *count += slots[*place].load(Ordering::Relaxed);
             }
         }
         counts
@@ -120,7 +212,7 @@ impl<'k> Counting<'k> {
     ///
     /// `Kernel` where it can't be asked.
     pub fn misses(&self) -> Result<Misses> {
-        let missed = self.link.missed(self.kernel)?;
+        let missed = self.attached.missed(self.kernel)?;
         let recursion = self.program.info(self.kernel)?.recursion_misses;
         let per_cpu = self.hits.words().chunks_exact(self.slots_per_cpu);
         let lost = per_cpu.map(|cpu| cpu[LOST_SLOT as usize].load(Ordering::Relaxed)).sum();
@@ -139,7 +231,7 @@ impl<'k> Counting<'k> {
     /// Detaches, and says how long the kernel took. The counters can be read as long as the result lives.
     pub fn detach(self) -> (Detached, Duration) {
         let started = Instant::now();
-        drop(self.link);
+        drop(self.attached);
         let took = started.elapsed();
         (Detached { hits: self.hits }, took)
     }
@@ -214,10 +306,14 @@ mod tests {
         addresses.iter().map(|&a| Target { function: function(a), site: a + 4 }).collect()
     }
 
+    fn start<'k>(fake: &'k Fake, addresses: &[u64], cpus: usize) -> Result<Counting<'k>> {
+        Counting::start(fake, &targets(addresses), cpus, true)
+    }
+
     #[test]
     fn counters_of_all_cpus_are_summed_and_lost_hits_kept_apart() {
         let fake = Fake { missed: Some(5), ..Fake::default() };
-        let counting = Counting::start(&fake, &targets(&[0x1000, 0x2000, 0x3000]), 2, false).unwrap();
+        let counting = start(&fake, &[0x1000, 0x2000, 0x3000], 2).unwrap();
         assert_eq!(*fake.links.borrow(), [[0x1004, 0x2004, 0x3004]]);
         for cpu in counting.hits.words().chunks_exact(counting.slots_per_cpu) {
             for (word, hits) in cpu.iter().zip([1, 10, 0, 30]) {
@@ -230,9 +326,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_refused_is_named_and_the_others_keep_their_counters() {
+        let fake = Fake { bad_sites: vec![0x1004, 0x3004], ..Fake::default() };
+        let counting = start(&fake, &[0x1000, 0x2000, 0x3000, 0x4000], 1).unwrap();
+        assert_eq!(*fake.links.borrow().last().unwrap(), [0x2004, 0x4004]);
+        for (word, hits) in counting.hits.words().iter().zip([0, 1, 2, 3, 4]) {
+            word.store(hits, Ordering::Relaxed);
+        }
+        assert_eq!(counting.counts(), [2, 4]);
+        let rejected: Vec<_> = counting.rejected().iter().map(|(place, why)| (*place, why.errno)).collect();
+        assert_eq!(rejected, [(0, libc::EINVAL), (2, libc::EINVAL)]);
+    }
+
+    #[test]
     fn the_map_holds_the_table_as_the_program_reads_it() {
         let fake = Fake::default();
-        let counting = Counting::start(&fake, &targets(&[0x1000]), 1, true).unwrap();
+        let counting = start(&fake, &[0x1000], 1).unwrap();
         let map = counting.program.map(SITES_MAP).unwrap();
         let memory = Mapping::new(map, 64 * 16).unwrap();
         let words: Vec<u64> = memory.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();
@@ -243,7 +352,7 @@ mod tests {
     #[test]
     fn a_failed_link_leaves_nothing_behind_and_says_why() {
         let fake = Fake { link_errno: Some(libc::EOPNOTSUPP), ..Fake::default() };
-        let Err(error) = Counting::start(&fake, &targets(&[0x1000]), 1, false) else { panic!("it attached") };
+        let Err(error) = start(&fake, &[0x1000], 1) else { panic!("it attached") };
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 }

@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Io,
     /// The kernel refused a system call for a reason that isn't one of the above.
     Kernel,
+    /// The caller wanted it to end.
+    Interrupted,
 }
 
 /// One fault: its class, what happened, and where known what to do about it.

@@ -23,7 +23,7 @@ pub struct Isolated<L> {
 ///
 /// # Errors
 ///
-/// What the kernel says where it is not about any function: `is_about_functions` tells.
+/// What the kernel says where that is not about any function: see [`is_about_functions`].
 pub fn attach_to_all_but_refused<L>(
     sites: &[u64],
     attach: impl FnMut(&[u64]) -> io::Result<L>,
@@ -40,6 +40,11 @@ struct Search<'s, L, F> {
     attempts: usize,
     links: Vec<L>,
     refused: Vec<(usize, io::Error)>,
+}
+
+/// Whether an errno says that one of the functions is at fault, at least.
+pub fn is_about_functions(error: &io::Error) -> bool {
+    matches!(remedy(error), Remedy::LeaveOut | Remedy::Split)
 }
 
 /// What an errno of a set of functions calls for.

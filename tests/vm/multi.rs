@@ -8,7 +8,7 @@ use std::{
 
 use aya_log::EbpfLogger;
 use fastprobe::{
-    counting::Counting,
+    counting::{Attempt, Counting, Loaded},
     pattern::{PatternSet, PatternText, Syntax},
     plan::{Plan, Policy, Target, plan},
     sys::Live,
@@ -30,6 +30,10 @@ fn plan_for(matches: &Matches) -> Plan<'_> {
     plan(matches, Policy::default())
 }
 
+fn load(targets: &[Target<'_>]) -> Loaded<'static> {
+    Loaded::new(&Live, targets, aya::util::nr_cpus().expect("CPUs"), false).expect("it loads")
+}
+
 fn start(targets: &[Target<'_>], log_errors: bool) -> Counting<'static> {
     Counting::start(&Live, targets, aya::util::nr_cpus().expect("CPUs"), log_errors).expect("it attaches")
 }
@@ -48,6 +52,36 @@ fn counts_are_exact() {
     assert_eq!(hits(&counts, RARE_FUNCTION), 4 * CALLS);
     assert_eq!((&summary["hits"], &summary["lost"]), (&(4 * CALLS).into(), &0.into()));
     assert_eq!(summary["missed"].as_u64().unwrap_or(0), 0);
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
+fn exactly_the_refused_are_left_out_and_the_rest_counts_in_one_link() {
+    let matches = matches("{vfs_*,__x64_sys_sched_get_priority_max}");
+    let good = plan_for(&matches).targets;
+    let rare = good.iter().position(|t| t.function.name == RARE_FUNCTION.as_bytes()).expect("it is there");
+    for bad in [vec![0], vec![good.len() - 1], vec![0, 1, 2, 20, good.len() / 2, good.len() - 1]] {
+        let mut targets = good.clone();
+        let bad: Vec<usize> = bad.into_iter().filter(|place| *place != rare).collect();
+        for place in &bad {
+            // No record is there, behind the instruction that ftrace rewrites.
+            targets[*place].site += 8;
+        }
+        let Attempt::Refused(loaded, error) = load(&targets).attach().expect("an answer") else {
+            panic!("a link with an address that is none")
+        };
+        assert!(matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)), "{error}");
+        assert_eq!(enabled_functions().expect("readable"), [""; 0]);
+        let counting = loaded.attach_but_refused(None, &|| false).expect("the rest attaches");
+        let rejected: Vec<usize> = counting.rejected().iter().map(|(place, _)| *place).collect();
+        println!("{} of {} refused, {} links asked for", bad.len(), targets.len(), counting.attempts());
+        assert_eq!(rejected, bad);
+        assert_eq!(enabled_functions().expect("readable").len(), targets.len() - bad.len());
+        call_rare_system_call(321);
+        let place = rare - bad.iter().filter(|place| **place < rare).count();
+        assert_eq!(counting.counts()[place], 321);
+    }
+    assert_eq!(enabled_functions().expect("readable"), [""; 0]);
 }
 
 #[test]

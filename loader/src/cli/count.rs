@@ -2,7 +2,11 @@
 
 use std::{
     io,
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -10,18 +14,21 @@ use std::{
 use anyhow::{Context, Result};
 use fastprobe::{
     Error, ErrorKind,
-    counting::Counting,
-    plan::{Plan, plan},
+    conditions::conditions,
+    counting::{Attempt, Counting, Loaded, Timings},
+    pattern::{PatternSet, PatternText, Syntax},
+    plan::{Plan, Policy, plan},
     sys::Live,
     tables::{Root, Tables, cache::Folder},
 };
 use tokio::{
+    runtime::Runtime,
     signal::unix::{Signal, SignalKind, signal},
     time::{Interval, MissedTickBehavior, interval_at, sleep_until},
 };
 
 use super::{
-    args::CountArguments,
+    args::{CountArguments, Select},
     exit::Exit,
     program_log::ProgramLog,
     render::{AttachReport, CountsReport, Render, SummaryReport, renderer},
@@ -32,33 +39,161 @@ use super::{
 pub fn run(arguments: &CountArguments, started: Instant) -> Result<Exit> {
     let root = Root::machine();
     let patterns = select::patterns(&arguments.select, &root)?;
-    let cache = Folder::of_this_user();
-    let (mut tables, tables_took) = select::tables(&root, Some(&cache), &arguments.select, &patterns)?;
-    let planning = Instant::now();
-    let matches = select::matches(&root, &arguments.select, &patterns, &mut tables)?;
-    let plan = plan(&matches, select::policy(&arguments.select));
-    let chosen = select::Chosen { source: tables.source(), tables: tables_took, plan: planning.elapsed() };
-    let mut render = renderer(arguments);
-    if let Some(exit) = refuse(arguments, &plan) {
-        let nothing = AttachReport::new(&plan, 0, chosen, fastprobe::counting::Timings::default(), started);
-        render.attached(&nothing)?;
-        say_why_not(exit, &plan);
-        return Ok(exit);
-    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context("can't start the event loop")?;
-    let (attached, wait) = mpsc::channel();
-    thread::scope(|scope| {
-        // The next run is to be faster, and this one not slower: nothing is kept before all is attached, and
-        // nothing at all where that fails.
-        scope.spawn(|| {
-            if wait.into_iter().next().is_some() {
-                keep(&tables, &root, &cache, arguments.select.verbose);
+    let run = Run { arguments, root, patterns, cache: Folder::of_this_user(), runtime, started };
+    let ended = match run.count(OnRefusal::GiveUp)? {
+        Some(exit) => exit,
+        // A module may have come or gone since the tables were read.
+        None => run.count(OnRefusal::LeaveOut)?.context("the kernel refused what it took before")?,
+    };
+    Ok(ended)
+}
+
+/// What to do when the kernel refuses the targets as a whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnRefusal {
+    /// Nothing: the tables may be old.
+    GiveUp,
+    /// Find those that are at fault, and attach to the rest.
+    LeaveOut,
+}
+
+/// What stays the same when the tables have to be read again.
+struct Run<'a> {
+    arguments: &'a CountArguments,
+    root: Root,
+    patterns: select::Patterns,
+    cache: Folder,
+    runtime: Runtime,
+    started: Instant,
+}
+
+impl Run<'_> {
+    /// Reads the tables, chooses, attaches and counts until told to stop; nothing where the kernel refused and
+    /// nothing is to be done about that.
+    fn count(&self, on_refusal: OnRefusal) -> Result<Option<Exit>> {
+        let select = &self.arguments.select;
+        let (mut tables, tables_took) =
+            select::tables(&self.root, Some(&self.cache), select, &self.patterns)?;
+        let planning = Instant::now();
+        let matches = select::matches(&self.root, select, &self.patterns, &mut tables)?;
+        let mut plan = plan(&matches, select::policy(select));
+        let chosen =
+            select::Chosen { source: tables.source(), tables: tables_took, plan: planning.elapsed() };
+        if let Some(exit) = refuse(select, &plan) {
+            return self.end_without(exit, &plan, chosen).map(Some);
+        }
+        for condition in conditions(&self.root, plan.targets.len()) {
+            warn(&condition.message, Some(condition.hint));
+        }
+        // Before the attach, so that Ctrl-C during a long one still ends in a report. Before this point the default
+        // holds: the process dies.
+        let _within = self.runtime.enter();
+        let stop = Stop::new(self.arguments.duration)?;
+        let Some(counting) = self.attach(&plan, &tables, on_refusal, &stop)? else { return Ok(None) };
+        plan.reject(counting.rejected());
+        if let Some(exit) = refuse(select, &plan) {
+            drop(counting);
+            return self.end_without(exit, &plan, chosen).map(Some);
+        }
+        let (attached, wait) = mpsc::channel();
+        thread::scope(|scope| {
+            // The next run is to be faster, and this one not slower: nothing is kept before all is attached, and
+            // nothing at all where that fails.
+            scope.spawn(|| {
+                if wait.into_iter().next().is_some() {
+                    keep(&tables, &self.root, &self.cache, select.verbose);
+                }
+            });
+            self.runtime.block_on(self.session(counting, &plan, chosen, stop, attached))
+        })?;
+        Ok(Some(Exit::Success))
+    }
+
+    /// Loads the program and attaches it; nothing where the kernel refuses the targets and that is to be no more
+    /// than known.
+    fn attach(
+        &self,
+        plan: &Plan<'_>,
+        tables: &Tables,
+        on_refusal: OnRefusal,
+        stop: &Stop,
+    ) -> Result<Option<Counting<'static>>> {
+        let verbose = self.arguments.select.verbose > 0;
+        let cpus = aya::util::nr_cpus().map_err(|(file, e)| {
+            Error::new(ErrorKind::Io, format!("can't read the number of CPUs in {file}")).with_source(e)
+        })?;
+        let loaded = Loaded::new(&Live, &plan.targets, cpus, verbose)?;
+        let (loaded, error) = match loaded.attach()? {
+            Attempt::Counting(counting) => return Ok(Some(counting)),
+            Attempt::Refused(loaded, error) => (loaded, error),
+        };
+        if on_refusal == OnRefusal::GiveUp {
+            if verbose {
+                say!("fastprobe: the kernel refuses these functions ({error}): reading its tables again");
             }
-        });
-        runtime.block_on(session(arguments, &plan, chosen, &mut *render, started, attached))
-    })?;
-    Ok(Exit::Success)
+            return Ok(None);
+        }
+        let counting = loaded.attach_but_refused(known_good(tables)?, &|| stop.came())?;
+        if verbose {
+            let (rejected, asked) = (counting.rejected().len(), counting.attempts());
+            say!("fastprobe: the kernel refuses {rejected} functions, which took {asked} links to find");
+        }
+        Ok(Some(counting))
+    }
+
+    /// Reports that nothing was attached, and why.
+    fn end_without(&self, exit: Exit, plan: &Plan<'_>, chosen: select::Chosen) -> Result<Exit> {
+        let nothing = AttachReport::new(plan, 0, chosen, Timings::default(), self.started);
+        renderer(self.arguments).attached(&nothing)?;
+        say_why_not(exit, plan);
+        Ok(exit)
+    }
+
+    /// From the attach to the detach.
+    async fn session(
+        &self,
+        counting: Counting<'_>,
+        plan: &Plan<'_>,
+        chosen: select::Chosen,
+        mut stop: Stop,
+        announce: mpsc::Sender<()>,
+    ) -> Result<()> {
+        let attached = Instant::now();
+        let verbose = self.arguments.select.verbose > 0;
+        let mut log = if verbose { ProgramLog::of(counting.program_info()?.id) } else { ProgramLog::none() };
+        let mut render = renderer(self.arguments);
+        let report = AttachReport::new(plan, plan.targets.len(), chosen, counting.timings(), self.started);
+        render.attached(&report)?;
+
+        // Nobody waits for it where there is nothing to keep.
+        let _heard = announce.send(());
+        stop.start(attached);
+        let mut window = Window::new(attached, plan.targets.len());
+        let mut ticks = self.arguments.interval.map(|period| ticker(attached, period));
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.wait() => break,
+                () = next_tick(&mut ticks) => render.counts(&window.next(plan, &counting))?,
+                () = log.print_next() => {}
+            }
+        }
+        render.counts(&window.next(plan, &counting))?;
+        finish(counting, &window, &mut log, &mut *render)
+    }
+}
+
+/// Functions that every kernel has and that are called once at most: a link with one of them changes no count.
+const KNOWN_GOOD: [&str; 3] = ["kernel_restart", "kernel_halt", "kernel_power_off"];
+
+/// The site of a function that can be attached to, whatever is wrong with others.
+fn known_good(tables: &Tables) -> Result<Option<u64>> {
+    let names = KNOWN_GOOD.map(|name| PatternText::argument(format!("vmlinux:{name}")));
+    let patterns = PatternSet::new(Syntax::Glob, &names, &[], &[])?;
+    let matches = tables.matching(&mut patterns.matcher())?;
+    Ok(plan(&matches, Policy::default()).targets.first().map(|target| target.site))
 }
 
 /// Writes the cache. That it can't be written is no fault of this run.
@@ -75,8 +210,8 @@ fn keep(tables: &Tables, root: &Root, cache: &Folder, verbose: u8) {
 }
 
 /// The exit code, where the plan is not to be carried out.
-fn refuse(arguments: &CountArguments, plan: &Plan<'_>) -> Option<Exit> {
-    if arguments.select.strict && !plan.skipped.is_empty() {
+fn refuse(select: &Select, plan: &Plan<'_>) -> Option<Exit> {
+    if select.strict && !plan.skipped.is_empty() {
         Some(Exit::Strict)
     } else if plan.targets.is_empty() {
         Some(Exit::NoMatch)
@@ -97,44 +232,6 @@ fn say_why_not(exit: Exit, plan: &Plan<'_>) {
     }
 }
 
-/// From the attach to the detach.
-async fn session(
-    arguments: &CountArguments,
-    plan: &Plan<'_>,
-    chosen: select::Chosen,
-    render: &mut dyn Render,
-    started: Instant,
-    announce: mpsc::Sender<()>,
-) -> Result<()> {
-    // Before the attach, so that Ctrl-C during a long one still ends in a report. Before this point, and until
-    // the kernel is done, the default holds: the process dies, and with it whatever was attached.
-    let mut stop = Stop::new(arguments.duration)?;
-    let cpus = aya::util::nr_cpus().map_err(|(file, e)| {
-        Error::new(ErrorKind::Io, format!("can't read the number of CPUs in {file}")).with_source(e)
-    })?;
-    let verbose = arguments.select.verbose > 0;
-    let counting = Counting::start(&Live, &plan.targets, cpus, verbose)?;
-    let attached = Instant::now();
-    let mut log = if verbose { ProgramLog::of(counting.program_info()?.id) } else { ProgramLog::none() };
-    render.attached(&AttachReport::new(plan, plan.targets.len(), chosen, counting.timings(), started))?;
-
-    // Nobody waits for it where there is nothing to keep.
-    let _heard = announce.send(());
-    stop.start(attached);
-    let mut window = Window::new(attached, plan.targets.len());
-    let mut ticks = arguments.interval.map(|period| ticker(attached, period));
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.wait() => break,
-            () = next_tick(&mut ticks) => render.counts(&window.next(plan, &counting))?,
-            () = log.print_next() => {}
-        }
-    }
-    render.counts(&window.next(plan, &counting))?;
-    finish(counting, &window, &mut log, render)
-}
-
 /// Detaches and prints the summary of what the windows have shown: calls that came after the last one count no
 /// more, or the sum would be another than that of its parts.
 fn finish(
@@ -148,6 +245,14 @@ fn finish(
     let (_, detach) = counting.detach();
     log.print_rest();
     render.summary(&SummaryReport { elapsed, hits, misses, detach })?;
+    let missed = misses.at_least();
+    if missed > 0 {
+        let message = "hits at least were dropped by the kernel: a program was already running on that CPU";
+        warn(
+            format_args!("{missed} {message}"),
+            Some("probes in code that eBPF programs or tracers run through miss"),
+        );
+    }
     if misses.lost > 0 {
         warn(
             format_args!("{} hits were of functions that have no counter", misses.lost),
@@ -159,6 +264,7 @@ fn finish(
 
 /// What ends a session: time, SIGINT, SIGTERM.
 struct Stop {
+    came: Arc<AtomicBool>,
     interrupt: Signal,
     terminate: Signal,
     duration: Option<Duration>,
@@ -167,8 +273,14 @@ struct Stop {
 
 impl Stop {
     fn new(duration: Option<Duration>) -> Result<Self> {
-        let listen = |kind| signal(kind).context("can't listen for signals");
+        const WHAT: &str = "can't listen for signals";
+        let listen = |kind| signal(kind).context(WHAT);
+        let came = Arc::default();
+        for signal in [libc::SIGINT, libc::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&came)).context(WHAT)?;
+        }
         Ok(Self {
+            came,
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
             duration,
@@ -179,6 +291,11 @@ impl Stop {
     /// The time runs from here. A time beyond what the clock can tell never comes.
     fn start(&mut self, from: Instant) {
         self.deadline = self.duration.and_then(|d| from.checked_add(d)).map(Into::into);
+    }
+
+    /// Whether a signal came, for those who can't wait.
+    fn came(&self) -> bool {
+        self.came.load(Ordering::Relaxed)
     }
 
     async fn wait(&mut self) {

@@ -24,6 +24,7 @@ use std::{io, process::ExitCode, time::Instant};
 
 use args::{Arguments, Command};
 use exit::Exit;
+use fastprobe::ErrorKind;
 
 /// Runs the command line of this process.
 pub fn run(started: Instant) -> ExitCode {
@@ -39,6 +40,10 @@ pub fn run(started: Instant) -> ExitCode {
         Err(error) if is_broken_pipe(&error) => Exit::Success.into(),
         Err(error) => {
             say_error(&error);
+            if is_interruption(&error) {
+                // To whoever waits for us it is as if we had not caught the signal.
+                let _returns = signal_hook::low_level::emulate_default_handler(libc::SIGINT);
+            }
             Exit::of(&error).into()
         }
     }
@@ -64,6 +69,10 @@ fn say_hint(hint: &str) {
     for line in hint.lines() {
         say!("  hint: {line}");
     }
+}
+
+fn is_interruption(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<fastprobe::Error>().is_some_and(|e| e.kind() == ErrorKind::Interrupted)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

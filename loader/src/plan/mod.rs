@@ -3,7 +3,7 @@
 mod denylist;
 mod reason;
 
-pub use reason::Reason;
+pub use reason::{Reason, Rejection};
 
 use crate::tables::{Function, Match, Matches};
 
@@ -57,6 +57,15 @@ impl Plan<'_> {
     /// How many functions match.
     pub fn matched(&self) -> usize {
         self.targets.len() + self.skipped.len()
+    }
+
+    /// Moves the targets that the kernel would not attach to, by their places, to the skipped ones.
+    pub fn reject(&mut self, rejected: &[(usize, Rejection)]) {
+        for (place, rejection) in rejected.iter().rev() {
+            let Target { function, .. } = self.targets.remove(*place);
+            self.skipped.push(Skipped { function, reason: Reason::RejectedByKernel(*rejection) });
+        }
+        self.skipped.sort_by_key(|skipped| skipped.function.address);
     }
 }
 
@@ -124,6 +133,23 @@ mod tests {
             reason("do_trap", Facts { site: None, forbidden: true }, policy),
             Some(Reason::NotTraceable)
         );
+    }
+
+    #[test]
+    fn what_the_kernel_rejects_is_skipped_in_the_order_of_addresses() {
+        let functions = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, address)| {
+            let facts = if *name == "c" { Facts::default() } else { SITE };
+            (Function { address, name: name.as_bytes(), module: None }, facts)
+        });
+        let matches = Matches::of(functions);
+        let mut plan = plan(&matches, Policy::default());
+        let rejection = Rejection { errno: libc::EINVAL, meaning: "no ftrace record there" };
+        plan.reject(&[(0, rejection), (2, rejection)]);
+        assert_eq!(plan.targets.iter().map(|t| t.function.name).collect::<Vec<_>>(), [b"b"]);
+        let skipped: Vec<_> = plan.skipped.iter().map(|s| (s.function.address, s.reason.code())).collect();
+        assert_eq!(skipped, [(1, "rejected-by-kernel"), (3, "not-traceable"), (4, "rejected-by-kernel")]);
+        let words = plan.skipped[0].reason.to_string();
+        assert_eq!(words, "rejected by the kernel (EINVAL: no ftrace record there)");
     }
 
     #[test]

@@ -17,9 +17,56 @@ pub enum Reason {
     NoReturn,
     /// More functions matched than `--max-functions` allows.
     OverLimit,
+    /// The kernel would not attach to it.
+    RejectedByKernel(Rejection),
+}
+
+/// What the kernel said about a function, and what that means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rejection {
+    /// The error number.
+    pub errno: i32,
+    /// What it means here, as part of a sentence.
+    pub meaning: &'static str,
+}
+
+impl Rejection {
+    /// The error number's name, as `errno.h` has it: `EINVAL`.
+    pub fn name(self) -> Option<&'static str> {
+        let name = match self.errno {
+            libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+            libc::EBUSY => "EBUSY",
+            libc::EEXIST => "EEXIST",
+            libc::EILSEQ => "EILSEQ",
+            libc::EINVAL => "EINVAL",
+            libc::ENOENT => "ENOENT",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::ESRCH => "ESRCH",
+            _ => return None,
+        };
+        Some(name)
+    }
+}
+
+/// The error number and its meaning: `EINVAL: no ftrace record there`.
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => write!(f, "{name}: {}", self.meaning),
+            None => write!(f, "errno {}: {}", self.errno, self.meaning),
+        }
+    }
 }
 
 impl Reason {
+    /// What the kernel said, where that is the reason.
+    pub fn rejection(self) -> Option<Rejection> {
+        match self {
+            Self::RejectedByKernel(rejection) => Some(rejection),
+            _ => None,
+        }
+    }
+
     /// The stable code, as in the JSON.
     pub fn code(self) -> &'static str {
         match self {
@@ -28,6 +75,7 @@ impl Reason {
             Self::Denylisted => "denylisted",
             Self::NoReturn => "no-return",
             Self::OverLimit => "over-limit",
+            Self::RejectedByKernel(_) => "rejected-by-kernel",
         }
     }
 }
@@ -35,11 +83,12 @@ impl Reason {
 /// The code as words: `not traceable`.
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NotTraceable => "not traceable",
-            Self::NoReturn => "never returning",
-            Self::OverLimit => "over the limit",
-            Self::Blacklisted | Self::Denylisted => self.code(),
-        })
+        match self {
+            Self::NotTraceable => f.write_str("not traceable"),
+            Self::NoReturn => f.write_str("never returning"),
+            Self::OverLimit => f.write_str("over the limit"),
+            Self::RejectedByKernel(rejection) => write!(f, "rejected by the kernel ({rejection})"),
+            Self::Blacklisted | Self::Denylisted => f.write_str(self.code()),
+        }
     }
 }

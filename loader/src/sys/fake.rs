@@ -21,6 +21,8 @@ pub struct Fake {
     pub load_errno: Option<(i32, &'static str)>,
     /// What `BPF_LINK_CREATE` fails with.
     pub link_errno: Option<i32>,
+    /// The addresses that no link takes: it fails with `EINVAL`.
+    pub bad_sites: Vec<u64>,
     /// What the link tells of misses.
     pub missed: Option<u64>,
     /// The addresses of each link asked for.
@@ -66,6 +68,7 @@ impl Kernel for Fake {
     fn link_kprobe_multi(&self, _program: BorrowedFd<'_>, addresses: &[u64]) -> io::Result<OwnedFd> {
         self.links.borrow_mut().push(addresses.to_vec());
         fail(self.link_errno)?;
+        fail(addresses.iter().any(|site| self.bad_sites.contains(site)).then_some(libc::EINVAL))?;
         some_fd()
     }
 

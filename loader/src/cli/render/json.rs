@@ -40,6 +40,10 @@ struct SkippedObject {
     #[serde(flatten)]
     function: FunctionObject,
     reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errno: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -154,7 +158,16 @@ pub fn plan(out: &mut impl Write, plan: &Plan<'_>) -> io::Result<()> {
 }
 
 fn skipped(skipped: &[Skipped<'_>]) -> Vec<SkippedObject> {
-    skipped.iter().map(|s| SkippedObject { function: object(s.function), reason: s.reason.code() }).collect()
+    let object = |skipped: &Skipped<'_>| {
+        let rejection = skipped.reason.rejection();
+        SkippedObject {
+            function: object(skipped.function),
+            reason: skipped.reason.code(),
+            errno: rejection.map(|rejection| rejection.errno),
+            error: rejection.map(|rejection| rejection.to_string()),
+        }
+    };
+    skipped.iter().map(object).collect()
 }
 
 fn object(function: Function<'_>) -> FunctionObject {
@@ -186,7 +199,7 @@ fn kernel_release() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastprobe::plan::{Reason, Target};
+    use fastprobe::plan::{Reason, Rejection, Target};
 
     fn function(name: &'static [u8]) -> Function<'static> {
         Function { address: 0xffff_ffff_8100_0000, name, module: Some(b"kvm") }
@@ -194,19 +207,25 @@ mod tests {
 
     #[test]
     fn a_plan_is_one_line_in_the_contract() {
+        let rejection = Rejection { errno: libc::EINVAL, meaning: "why" };
         let plan_to_print = Plan {
             targets: vec![Target { function: function(b"a"), site: 1 }],
-            skipped: vec![Skipped { function: function(b"b\xff"), reason: Reason::NotTraceable }],
+            skipped: vec![
+                Skipped { function: function(b"b\xff"), reason: Reason::NotTraceable },
+                Skipped { function: function(b"c"), reason: Reason::RejectedByKernel(rejection) },
+            ],
         };
         let mut out = Vec::new();
         plan(&mut out, &plan_to_print).unwrap();
         let line = String::from_utf8(out).unwrap();
         assert_eq!(
             line,
-            "{\"schema\":1,\"type\":\"plan\",\"matched\":2,\
+            "{\"schema\":1,\"type\":\"plan\",\"matched\":3,\
              \"targets\":[{\"function\":\"a\",\"module\":\"kvm\",\"address\":\"0xffffffff81000000\"}],\
              \"skipped\":[{\"function\":\"b\u{fffd}\",\"module\":\"kvm\",\"address\":\"0xffffffff81000000\",\
-             \"reason\":\"not-traceable\"}]}\n"
+             \"reason\":\"not-traceable\"},\
+             {\"function\":\"c\",\"module\":\"kvm\",\"address\":\"0xffffffff81000000\",\
+             \"reason\":\"rejected-by-kernel\",\"errno\":22,\"error\":\"EINVAL: why\"}]}\n"
         );
     }
 }

@@ -144,7 +144,7 @@ fn grid(rows: &[(&Target<'_>, u64)], all: &[Target<'_>]) -> Grid {
 
 /// The kernel does not see all of them, so a number is a lower bound.
 fn missed(misses: Misses) -> String {
-    match (misses.missed.unwrap_or(0).max(misses.recursion), misses.missed) {
+    match (misses.at_least(), misses.missed) {
         (0, Some(_)) => "none missed".to_owned(),
         (0, None) => "misses unknown (this kernel does not count them)".to_owned(),
         (count, _) => format!("at least {count} missed"),

@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use memmap2::Mmap;
@@ -16,6 +17,12 @@ use crate::{
 
 const FOLDER: &str = "fastprobe";
 const FILE: &str = "tables";
+
+/// How the names of files begin that are being written.
+const UNFINISHED: &str = ".tables-";
+
+/// One that is as old has been abandoned: writing takes a second.
+const ABANDONED: Duration = Duration::from_secs(60);
 
 /// More than any kernel's tables: 20 MB with all modules that there are.
 const MAX_BYTES: u64 = 256 << 20;
@@ -102,8 +109,9 @@ impl Folder {
         }
         let folder = fs::symlink_metadata(&self.0).map_err(|e| fault(&self.0, e))?;
         self.check("folder", &self.0, folder.is_dir(), &folder, 0o700)?;
+        self.sweep(ABANDONED);
         let mut file = tempfile::Builder::new()
-            .prefix(".tables-")
+            .prefix(UNFINISHED)
             .permissions(Permissions::from_mode(0o600))
             .tempfile_in(&self.0)
             .map_err(|e| fault(&self.0, e))?;
@@ -113,12 +121,26 @@ impl Folder {
         Ok(())
     }
 
+    /// Removes what runs that were killed while they wrote have left, if it is of that age.
+    fn sweep(&self, age: Duration) {
+        let Ok(entries) = fs::read_dir(&self.0) else { return };
+        for entry in entries.flatten() {
+            let changed = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+            let old = changed.and_then(|changed| changed.elapsed().ok()).is_some_and(|passed| passed >= age);
+            if old && entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes()) {
+                // What can't be removed does no harm.
+                let _left = fs::remove_file(entry.path());
+            }
+        }
+    }
+
     /// Removes the file; whether there was one.
     ///
     /// # Errors
     ///
     /// `Io` where it can't be removed.
     pub fn clear(&self) -> Result<bool> {
+        self.sweep(Duration::ZERO);
         match fs::remove_file(self.file()) {
             Ok(()) => Ok(true),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -153,6 +175,25 @@ mod tests {
         let folder = Folder::at(dir);
         folder.replace(|out| out.write_all(b"tables")).unwrap();
         folder
+    }
+
+    #[test]
+    fn what_killed_runs_left_is_swept_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder(dir.path().join("fastprobe"));
+        folder.replace(|out| out.write_all(b"x")).unwrap();
+        let left = folder.0.join(".tables-left");
+        fs::write(&left, "").unwrap();
+        // Somebody may be at it.
+        folder.replace(|out| out.write_all(b"x")).unwrap();
+        assert!(left.exists());
+        let an_hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+        File::options().write(true).open(&left).unwrap().set_modified(an_hour_ago).unwrap();
+        folder.replace(|out| out.write_all(b"x")).unwrap();
+        assert!(!left.exists() && folder.file().exists());
+        fs::write(&left, "").unwrap();
+        assert!(folder.clear().unwrap());
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 0);
     }
 
     #[test]
