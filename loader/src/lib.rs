@@ -5,6 +5,7 @@
 //! [`counting`] is a session that counts calls. [`sys`] is the one door to the kernel.
 
 pub mod attach;
+pub mod budget;
 pub mod conditions;
 pub mod counting;
 pub mod error;

@@ -1,5 +1,8 @@
 //! True on kernels with kprobe-multi.
 
+mod endurance;
+mod truth;
+
 use std::{
     process::{Child, Command},
     thread,
@@ -60,9 +63,11 @@ fn exactly_the_refused_are_left_out_and_the_rest_counts_in_one_link() {
     let matches = matches("{vfs_*,__x64_sys_sched_get_priority_max}");
     let good = plan_for(&matches).targets;
     let rare = good.iter().position(|t| t.function.name == RARE_FUNCTION.as_bytes()).expect("it is there");
-    for bad in [vec![0], vec![good.len() - 1], vec![0, 1, 2, 20, good.len() / 2, good.len() - 1]] {
+    let others: Vec<usize> = (0..good.len()).filter(|place| *place != rare).collect();
+    let last = others.len() - 1;
+    for bad in [vec![0], vec![last], vec![0, 1, 2, 20, last / 2, last]] {
         let mut targets = good.clone();
-        let bad: Vec<usize> = bad.into_iter().filter(|place| *place != rare).collect();
+        let bad: Vec<usize> = bad.into_iter().map(|number| others[number]).collect();
         for place in &bad {
             // No record is there, behind the instruction that ftrace rewrites.
             targets[*place].site += 8;

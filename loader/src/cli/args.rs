@@ -160,6 +160,10 @@ pub struct CountArguments {
     /// Stop after this long (seconds, or 500ms, 2m); 0 attaches, reports and detaches
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse)]
     pub duration: Option<Duration>,
+    /// Look for a second what all of them cost, then leave out the hottest until the rest costs at most so much of one
+    /// CPU: 5%
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub budget: Option<f64>,
     /// Print what was counted at each interval, not only at the end
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse_period)]
     pub interval: Option<Duration>,
@@ -172,6 +176,15 @@ pub struct CountArguments {
     /// Show every function, also those without a hit
     #[arg(long)]
     pub all: bool,
+}
+
+/// Reads `5%`, a part of one CPU.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+    match number {
+        Some(percent) if percent.is_finite() && percent > 0.0 => Ok(percent / 100.0),
+        _ => Err("expected more than nothing of one CPU, with a percent sign: 5%, 0.5%".into()),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -217,6 +230,15 @@ mod tests {
         // Not the pattern "list", with the options of counting.
         let error = Arguments::read(["fastprobe", "-v", "list", "kvm*"]).unwrap_err().to_string();
         assert!(error.contains("options go after the command"), "{error}");
+    }
+
+    #[test]
+    fn a_budget_is_a_part_of_a_cpu() {
+        assert_eq!(percent("5%"), Ok(0.05));
+        assert_eq!(percent("250 %"), Ok(2.5));
+        for bad in ["5", "0%", "-1%", "%", "nan%", "inf%", "five%", ""] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

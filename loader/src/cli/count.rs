@@ -14,10 +14,11 @@ use std::{
 use anyhow::{Context, Result};
 use fastprobe::{
     Error, ErrorKind,
+    budget::Sampling,
     conditions::conditions,
     counting::{Attempt, Counting, Loaded, Timings},
     pattern::{PatternSet, PatternText, Syntax},
-    plan::{Plan, Policy, plan},
+    plan::{Plan, Policy, Reason, Skipped, plan},
     sys::Live,
     tables::{Root, Tables, cache::Folder},
 };
@@ -29,6 +30,7 @@ use tokio::{
 
 use super::{
     args::{CountArguments, Select},
+    duration,
     exit::Exit,
     program_log::ProgramLog,
     render::{AttachReport, CountsReport, Render, SummaryReport, renderer},
@@ -59,6 +61,12 @@ enum OnRefusal {
     LeaveOut,
 }
 
+/// How long it is looked what hits cost.
+const SAMPLE: Duration = Duration::from_secs(1);
+
+/// From so many functions on, those that are called all the time are likely to be among them.
+const MANY: usize = 10_000;
+
 /// What stays the same when the tables have to be read again.
 struct Run<'a> {
     arguments: &'a CountArguments,
@@ -84,6 +92,11 @@ impl Run<'_> {
         if let Some(exit) = refuse(select, &plan) {
             return self.end_without(exit, &plan, chosen).map(Some);
         }
+        if plan.targets.len() >= MANY && self.arguments.budget.is_none() {
+            let count = plan.targets.len();
+            let hint = "--budget 5% looks first what they cost, and leaves out the hottest";
+            warn(format_args!("{count} functions, some of which the kernel calls all the time"), Some(hint));
+        }
         for condition in conditions(&self.root, plan.targets.len()) {
             warn(&condition.message, Some(condition.hint));
         }
@@ -91,9 +104,16 @@ impl Run<'_> {
         // holds: the process dies.
         let _within = self.runtime.enter();
         let stop = Stop::new(self.arguments.duration)?;
-        let Some(counting) = self.attach(&plan, &tables, on_refusal, &stop)? else { return Ok(None) };
-        plan.reject(counting.rejected());
-        if let Some(exit) = refuse(select, &plan) {
+        let Some(mut counting) = self.attach(&mut plan, &tables, on_refusal, &stop)? else { return Ok(None) };
+        if let Some(budget) = self.arguments.budget
+            && !plan.targets.is_empty()
+            && self.leave_out_the_hottest(budget, &counting, &mut plan, &stop)?
+        {
+            drop(counting);
+            let Some(rest) = self.attach(&mut plan, &tables, on_refusal, &stop)? else { return Ok(None) };
+            counting = rest;
+        }
+        if let Some(exit) = refuse_rejected(select, &plan) {
             drop(counting);
             return self.end_without(exit, &plan, chosen).map(Some);
         }
@@ -111,11 +131,41 @@ impl Run<'_> {
         Ok(Some(Exit::Success))
     }
 
-    /// Loads the program and attaches it; nothing where the kernel refuses the targets and that is to be no more
-    /// than known.
+    /// Samples what the hits cost, and moves the functions that are over the budget out of the targets; whether there
+    /// were any.
+    fn leave_out_the_hottest(
+        &self,
+        budget: f64,
+        counting: &Counting<'_>,
+        plan: &mut Plan<'_>,
+        stop: &Stop,
+    ) -> Result<bool> {
+        let sampling = Sampling::start(&Live, counting)?;
+        let end = Instant::now() + SAMPLE;
+        while Instant::now() < end {
+            thread::sleep(Duration::from_millis(20));
+            stop.check()?;
+        }
+        let sample = sampling.end(counting)?;
+        let over = sample.over(budget);
+        say!(
+            "fastprobe: sampled {}: {} hits of {:.0} ns cost {:.2} % of a CPU; {} functions are over the budget",
+            duration::show(sample.took),
+            sample.total(),
+            sample.ns_per_hit(),
+            sample.share_of_cpu(sample.total()) * 1e2,
+            over.len()
+        );
+        let any = !over.is_empty();
+        plan.skip(over.into_iter().map(|place| (place, Reason::OverBudget)));
+        Ok(any)
+    }
+
+    /// Loads the program and attaches it, moving what the kernel refuses out of the targets; nothing where that is
+    /// to be no more than known.
     fn attach(
         &self,
-        plan: &Plan<'_>,
+        plan: &mut Plan<'_>,
         tables: &Tables,
         on_refusal: OnRefusal,
         stop: &Stop,
@@ -140,6 +190,7 @@ impl Run<'_> {
             let (rejected, asked) = (counting.rejected().len(), counting.attempts());
             say!("fastprobe: the kernel refuses {rejected} functions, which took {asked} links to find");
         }
+        plan.skip(counting.rejected().iter().map(|&(place, why)| (place, Reason::RejectedByKernel(why))));
         Ok(Some(counting))
     }
 
@@ -220,6 +271,16 @@ fn refuse(select: &Select, plan: &Plan<'_>) -> Option<Exit> {
     }
 }
 
+/// The same after the attach. What a budget leaves out was asked for.
+fn refuse_rejected(select: &Select, plan: &Plan<'_>) -> Option<Exit> {
+    let rejected = |skipped: &Skipped<'_>| skipped.reason.rejection().is_some();
+    if select.strict && plan.skipped.iter().any(rejected) {
+        Some(Exit::Strict)
+    } else {
+        plan.targets.is_empty().then_some(Exit::NoMatch)
+    }
+}
+
 fn say_why_not(exit: Exit, plan: &Plan<'_>) {
     if exit == Exit::Strict {
         say!(
@@ -296,6 +357,14 @@ impl Stop {
     /// Whether a signal came, for those who can't wait.
     fn came(&self) -> bool {
         self.came.load(Ordering::Relaxed)
+    }
+
+    /// An error once a signal came.
+    fn check(&self) -> Result<()> {
+        match self.came() {
+            true => Err(Error::new(ErrorKind::Interrupted, "interrupted; nothing stays attached").into()),
+            false => Ok(()),
+        }
     }
 
     async fn wait(&mut self) {

@@ -59,13 +59,18 @@ impl Plan<'_> {
         self.targets.len() + self.skipped.len()
     }
 
-    /// Moves the targets that the kernel would not attach to, by their places, to the skipped ones.
-    pub fn reject(&mut self, rejected: &[(usize, Rejection)]) {
-        for (place, rejection) in rejected.iter().rev() {
-            let Target { function, .. } = self.targets.remove(*place);
-            self.skipped.push(Skipped { function, reason: Reason::RejectedByKernel(*rejection) });
-        }
-        self.skipped.sort_by_key(|skipped| skipped.function.address);
+    /// Moves targets, by their places, ascending, to the skipped ones.
+    pub fn skip(&mut self, places: impl IntoIterator<Item = (usize, Reason)>) {
+        let mut places = places.into_iter().peekable();
+        let mut place = 0..;
+        let Self { targets, skipped } = self;
+        targets.retain(|target| {
+            let place = place.next();
+            let Some((_, reason)) = places.next_if(|(skip, _)| Some(*skip) == place) else { return true };
+            skipped.push(Skipped { function: target.function, reason });
+            false
+        });
+        skipped.sort_by_key(|skipped| skipped.function.address);
     }
 }
 
@@ -136,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_rejects_is_skipped_in_the_order_of_addresses() {
+    fn targets_that_turn_out_wrong_are_skipped_in_the_order_of_addresses() {
         let functions = ["a", "b", "c", "d"].iter().zip(1..).map(|(name, address)| {
             let facts = if *name == "c" { Facts::default() } else { SITE };
             (Function { address, name: name.as_bytes(), module: None }, facts)
@@ -144,10 +149,10 @@ mod tests {
         let matches = Matches::of(functions);
         let mut plan = plan(&matches, Policy::default());
         let rejection = Rejection { errno: libc::EINVAL, meaning: "no ftrace record there" };
-        plan.reject(&[(0, rejection), (2, rejection)]);
+        plan.skip([(0, Reason::RejectedByKernel(rejection)), (2, Reason::OverBudget)]);
         assert_eq!(plan.targets.iter().map(|t| t.function.name).collect::<Vec<_>>(), [b"b"]);
         let skipped: Vec<_> = plan.skipped.iter().map(|s| (s.function.address, s.reason.code())).collect();
-        assert_eq!(skipped, [(1, "rejected-by-kernel"), (3, "not-traceable"), (4, "rejected-by-kernel")]);
+        assert_eq!(skipped, [(1, "rejected-by-kernel"), (3, "not-traceable"), (4, "over-budget")]);
         let words = plan.skipped[0].reason.to_string();
         assert_eq!(words, "rejected by the kernel (EINVAL: no ftrace record there)");
     }

@@ -17,6 +17,8 @@ pub enum Reason {
     NoReturn,
     /// More functions matched than `--max-functions` allows.
     OverLimit,
+    /// It was called so often while a sample was taken that probing it costs more than `--budget` allows.
+    OverBudget,
     /// The kernel would not attach to it.
     RejectedByKernel(Rejection),
 }
@@ -75,6 +77,7 @@ impl Reason {
             Self::Denylisted => "denylisted",
             Self::NoReturn => "no-return",
             Self::OverLimit => "over-limit",
+            Self::OverBudget => "over-budget",
             Self::RejectedByKernel(_) => "rejected-by-kernel",
         }
     }
@@ -87,6 +90,7 @@ impl fmt::Display for Reason {
             Self::NotTraceable => f.write_str("not traceable"),
             Self::NoReturn => f.write_str("never returning"),
             Self::OverLimit => f.write_str("over the limit"),
+            Self::OverBudget => f.write_str("over the budget"),
             Self::RejectedByKernel(rejection) => write!(f, "rejected by the kernel ({rejection})"),
             Self::Blacklisted | Self::Denylisted => f.write_str(self.code()),
         }

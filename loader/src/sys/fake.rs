@@ -23,6 +23,10 @@ pub struct Fake {
     pub link_errno: Option<i32>,
     /// The addresses that no link takes: it fails with `EINVAL`.
     pub bad_sites: Vec<u64>,
+    /// What `BPF_ENABLE_STATS` fails with.
+    pub stats_errno: Option<i32>,
+    /// How often the program ran, and for how many nanoseconds.
+    pub runs: Cell<(u64, u64)>,
     /// What the link tells of misses.
     pub missed: Option<u64>,
     /// The addresses of each link asked for.
@@ -77,7 +81,13 @@ impl Kernel for Fake {
     }
 
     fn program_info(&self, _program: BorrowedFd<'_>) -> io::Result<ProgramInfo> {
-        Ok(ProgramInfo { id: 7, recursion_misses: self.missed.unwrap_or(0) })
+        let (runs, run_ns) = self.runs.get();
+        Ok(ProgramInfo { id: 7, recursion_misses: self.missed.unwrap_or(0), runs, run_ns })
+    }
+
+    fn enable_run_stats(&self) -> io::Result<OwnedFd> {
+        fail(self.stats_errno)?;
+        some_fd()
     }
 }
 

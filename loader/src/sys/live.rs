@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type};
+use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type, bpf_stats_type};
 
 use super::{BPF_TRACE_KPROBE_MULTI, Kernel, MapShape, Mapping, ProgramImage, ProgramInfo};
 
@@ -96,7 +96,19 @@ impl Kernel for Live {
         // SAFETY: plain integers, as above.
         let mut info: bpf_prog_info = unsafe { std::mem::zeroed() };
         object_info(program, &mut info)?;
-        Ok(ProgramInfo { id: info.id, recursion_misses: info.recursion_misses })
+        Ok(ProgramInfo {
+            id: info.id,
+            recursion_misses: info.recursion_misses,
+            runs: info.run_cnt,
+            run_ns: info.run_time_ns,
+        })
+    }
+
+    fn enable_run_stats(&self) -> io::Result<OwnedFd> {
+        let mut attr = zeroed();
+        // SAFETY: plain integers, as above.
+        unsafe { &mut attr.enable_stats }.type_ = bpf_stats_type::BPF_STATS_RUN_TIME as u32;
+        bpf_fd(bpf_cmd::BPF_ENABLE_STATS, &mut attr)
     }
 }
 

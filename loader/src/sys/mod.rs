@@ -78,6 +78,9 @@ pub trait Kernel {
     /// How many hits the link dropped; none where the kernel keeps no count (before 6.7).
     fn link_missed(&self, link: BorrowedFd<'_>) -> io::Result<Option<u64>>;
 
+    /// Has the kernel measure how long programs run, as long as the result is held. Minimum kernel: 5.8.
+    fn enable_run_stats(&self) -> io::Result<OwnedFd>;
+
     /// The program's number, and how many runs the kernel dropped because one was under way on the CPU
     /// (`recursion_misses`, 5.12).
     fn program_info(&self, program: BorrowedFd<'_>) -> io::Result<ProgramInfo>;
@@ -90,4 +93,8 @@ pub struct ProgramInfo {
     pub id: u32,
     /// Runs dropped because a program was already running on that CPU.
     pub recursion_misses: u64,
+    /// Runs while they were [measured](Kernel::enable_run_stats).
+    pub runs: u64,
+    /// The nanoseconds that those took, without the way into the program and back.
+    pub run_ns: u64,
 }
