@@ -8,6 +8,7 @@ mod files;
 pub mod index;
 pub mod kcore;
 mod matches;
+pub mod snapshot;
 mod source;
 mod symbols;
 mod text;
