@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask help`.
 
+mod bench;
 mod cache;
 mod ebpf;
 mod lint;
@@ -41,6 +42,8 @@ enum Command {
     Lint,
     /// Build probe-ebpf/fastprobe.bpf.o from its source
     Ebpf(ebpf::Arguments),
+    /// Measure how names are found and tables read, on a real kernel's tables, beside the kernel's own ways
+    Bench(bench::Arguments),
     /// Boot a kernel and run a shell command there as root, with fastprobe on PATH
     Vm(vm::Arguments),
     /// What `test` starts for each kernel
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::run(&arguments),
         Command::Lint => lint::run().map(|()| 0),
         Command::Ebpf(arguments) => ebpf::run(&arguments).map(|()| 0),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| 0),
         Command::Vm(arguments) => vm::run(&arguments),
         Command::VmTests(arguments) => vm_tests::run(&arguments).map(|()| 0),
     };

@@ -12,7 +12,7 @@ pub mod snapshot;
 mod source;
 mod symbols;
 mod text;
-mod tokens;
+pub mod tokens;
 
 pub use blacklist::Blacklist;
 use cache::{CachedTables, Counts, Folder, Kept, Key};
