@@ -17,7 +17,10 @@ pub const MARKER_STEP: usize = 256;
 /// The tables.
 pub struct Compressed {
     names: Vec<u8>,
-    tokens: Vec<Vec<u8>>,
+    /// `kallsyms_token_table`
+    token_table: Vec<u8>,
+    /// `kallsyms_token_index`, and the tokens' lengths, which the kernel learns from the zeros behind them.
+    token_index: [(u16, u16); 256],
     /// `kallsyms_offsets`, as addresses.
     addresses: Vec<u64>,
     /// `kallsyms_markers`
@@ -30,15 +33,18 @@ impl Compressed {
     /// Those of `symbols`; what the kernel's build makes of them is made here, too.
     pub fn of(symbols: &CompressedSymbols) -> Result<Self> {
         let (memory, parts) = symbols.parts();
-        let table = &memory[parts.token_table.clone()];
+        let token_table = memory[parts.token_table.clone()].to_vec();
         let index = memory[parts.token_index.clone()].as_chunks::<2>().0;
-        let token = |start: &[u8; 2]| {
-            let text = &table[usize::from(u16::from_ne_bytes(*start))..];
-            text.iter().copied().take_while(|&byte| byte != 0).collect()
-        };
+        let mut token_index = [(0, 0); 256];
+        for (token, start) in token_index.iter_mut().zip(index) {
+            let start = u16::from_ne_bytes(*start);
+            let text = token_table[usize::from(start)..].iter().take_while(|&&byte| byte != 0);
+            *token = (start, text.count() as u16);
+        }
         let mut compressed = Self {
             names: symbols.names().to_vec(),
-            tokens: index.iter().map(token).collect(),
+            token_table,
+            token_index,
             addresses: (0..symbols.count()).map(|number| symbols.address(number)).collect(),
             markers: Vec::new(),
             order: Vec::new(),
@@ -97,12 +103,18 @@ impl Compressed {
         at
     }
 
+    #[inline]
+    fn token(&self, code: u8) -> &[u8] {
+        let (start, length) = self.token_index[code as usize];
+        &self.token_table[usize::from(start)..usize::from(start) + usize::from(length)]
+    }
+
     /// `kallsyms_expand_symbol`: the name without its type letter, byte by byte as the kernel does it.
     #[inline]
     pub fn expand<'b>(&self, codes: &[u8], buffer: &'b mut [u8; NAME_BYTES]) -> &'b [u8] {
         let (mut length, mut skipped) = (0, false);
         for &code in codes {
-            for &byte in &self.tokens[code as usize] {
+            for &byte in self.token(code) {
                 if skipped {
                     buffer[length] = byte;
                     length += 1;
@@ -119,7 +131,7 @@ impl Compressed {
     pub fn compare(&self, codes: &[u8], name: &[u8]) -> Ordering {
         let (mut rest, mut type_letter) = (name, 1);
         for &code in codes {
-            let token = &self.tokens[code as usize][type_letter..];
+            let token = &self.token(code)[type_letter..];
             type_letter = 0;
             let common = token.len().min(rest.len());
             match token[..common].cmp(&rest[..common]) {

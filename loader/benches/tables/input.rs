@@ -76,7 +76,8 @@ impl Input {
         let release = root.release()?;
         let input = Self { root, folder, place, tables, compressed, symbols, release };
         let written = Tables::read(&input.root, Some(&input.cache()), Wish::Auto, None)?;
-        let reasons = || written.fallbacks().iter().map(|reason| format!("{reason:#}")).collect::<Vec<_>>().join("; ");
+        let reasons =
+            || written.fallbacks().iter().map(|reason| format!("{reason:#}")).collect::<Vec<_>>().join("; ");
         ensure!(written.store(&input.root, &input.cache())?, "the cache was not written: {}", reasons());
         Ok(input)
     }
