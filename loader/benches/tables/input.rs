@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashMap,
+    fs,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, ensure};
 use fastprobe::tables::{
     Root, Tables, Wish,
-    cache::Folder,
+    cache::{self, Folder, Key},
     is_function_type,
     kcore::{self, KcoreTables},
     snapshot,
@@ -79,7 +80,27 @@ impl Input {
         let reasons =
             || written.fallbacks().iter().map(|reason| format!("{reason:#}")).collect::<Vec<_>>().join("; ");
         ensure!(written.store(&input.root, &input.cache())?, "the cache was not written: {}", reasons());
+        input.write_core()?;
         Ok(input)
+    }
+
+    /// Writes a cache of the core kernel's symbols alone, as of a kernel without modules.
+    fn write_core(&self) -> Result<()> {
+        let (root, folder) = self.core_alone();
+        for file in ["proc/sys/kernel/random/boot_id", "sys/kernel/notes"] {
+            let to = root.path().join(file);
+            fs::create_dir_all(to.parent().context("a file in no folder")?)?;
+            fs::copy(self.root.path().join(file), to)?;
+        }
+        let mut tables = kcore::read(&self.root, true)?;
+        tables.rest.modules.clear();
+        Ok(cache::store(&folder, &root, &Key::of(&root)?, cache::contents(&tables)?)?)
+    }
+
+    /// Where that is, and the kernel that it is of.
+    pub fn core_alone(&self) -> (Root, Folder) {
+        let place = self.folder.path().join("core");
+        (Root::at(&place), Folder::at(&place))
     }
 
     /// The folder that the cache is in.

@@ -1,4 +1,4 @@
-//! `cargo bench -p fastprobe [-- --quick]`: how fast names are found, against the kernel's own ways and published ones;
+//! `cargo bench -p fastprobe [-- --quick] [PART…]`: how fast names are found, against the kernel's own ways and published ones;
 //! how fast tables are read and patterns matched; what memory that takes. On the tables of a real kernel, which
 //! `cargo xtask bench` has made. It fails on a wrong answer, with `--quick` also where a target is missed by far.
 
@@ -29,6 +29,16 @@ struct Effort {
 const QUICK: Effort = Effort { rounds: 5, names: 2_000 };
 const FULL: Effort = Effort { rounds: 41, names: 10_000 };
 
+type Part = fn(&input::Input, Effort, &mut report::Report) -> Result<()>;
+
+const PARTS: [(&str, Part); 5] = [
+    ("lookups", lookups::run),
+    ("relocation", relocation::run),
+    ("scans", scans::run),
+    ("sources", sources::run),
+    ("reads", reads::run),
+];
+
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let Some(at) = arguments.iter().position(|word| word == sources::CHILD) {
@@ -46,11 +56,13 @@ fn main() -> Result<()> {
         effort.rounds
     );
     let mut report = report::Report::default();
-    lookups::run(&input, effort, &mut report)?;
-    relocation::run(&input, effort, &mut report)?;
-    scans::run(&input, effort, &mut report)?;
-    sources::run(&input, effort, &mut report)?;
-    reads::run(&input, effort, &mut report)?;
+    let wanted: Vec<&str> =
+        arguments.iter().map(String::as_str).filter(|word| !word.starts_with('-')).collect();
+    for (name, part) in PARTS {
+        if wanted.is_empty() || wanted.contains(&name) {
+            part(&input, effort, &mut report)?;
+        }
+    }
     report.print();
     let missed = report.missed_by(MARGIN);
     ensure!(!quick || missed.is_empty(), "missed by more than {MARGIN} times: {}", missed.join("; "));

@@ -61,7 +61,11 @@ fn cases(input: &Input) -> Vec<Case> {
     vec![
         glob("kvm*", vec!["kvm*".into()]),
         glob("*x*", vec!["*x*".into()]),
-        Case { name: "-r .*_(read|write)", syntax: Syntax::Regex, patterns: vec![".*_(read|write)".into()] },
+        Case {
+            name: r"-r .*_(read\|write)",
+            syntax: Syntax::Regex,
+            patterns: vec![".*_(read|write)".into()],
+        },
         glob("10,000 names", names),
         glob("1,000 prefixes", prefixes),
     ]
