@@ -36,7 +36,8 @@ struct Arguments {
 enum Command {
     /// Run fastprobe: here as root where the kernel allows it, else in a VM with kvm at work
     Run(run::Arguments),
-    /// Everything that CI checks: lint, unit and doc tests, the eBPF object, the VM tests on every kernel
+    /// Everything that CI checks: lint, unit and doc tests, the eBPF object, quick benchmarks, the VM tests on every
+    /// kernel
     Test(test::Arguments),
     /// Check format and run clippy, for the host and for BPF
     Lint,
