@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask help`.
 
+mod bench;
 mod cache;
 mod ebpf;
 mod lint;
@@ -35,12 +36,15 @@ struct Arguments {
 enum Command {
     /// Run fastprobe: here as root where the kernel allows it, else in a VM with kvm at work
     Run(run::Arguments),
-    /// Everything that CI checks: lint, unit and doc tests, the eBPF object, the VM tests on every kernel
+    /// Everything that CI checks: lint, unit and doc tests, the eBPF object, quick benchmarks, the VM tests on every
+    /// kernel
     Test(test::Arguments),
     /// Check format and run clippy, for the host and for BPF
     Lint,
     /// Build probe-ebpf/fastprobe.bpf.o from its source
     Ebpf(ebpf::Arguments),
+    /// Measure how names are found and tables read, on a real kernel's tables, beside the kernel's own ways
+    Bench(bench::Arguments),
     /// Boot a kernel and run a shell command there as root, with fastprobe on PATH
     Vm(vm::Arguments),
     /// What `test` starts for each kernel
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::run(&arguments),
         Command::Lint => lint::run().map(|()| 0),
         Command::Ebpf(arguments) => ebpf::run(&arguments).map(|()| 0),
+        Command::Bench(arguments) => bench::run(&arguments).map(|()| 0),
         Command::Vm(arguments) => vm::run(&arguments),
         Command::VmTests(arguments) => vm_tests::run(&arguments).map(|()| 0),
     };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::{
-    ebpf, lint, process, say,
+    bench, ebpf, lint, process, say,
     setup::kernels::{self, Kernel},
     vm_tests, workspace,
 };
@@ -40,6 +40,10 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
             )
         });
         steps.run("eBPF object", ebpf::check);
+    }
+    if arguments.kernels.is_empty() && !arguments.no_vm {
+        // Before the VMs, which would be measured with it.
+        steps.run("benchmarks, quick", bench::smoke);
     }
     let kernels = if arguments.no_vm { Vec::new() } else { chosen(&arguments.kernels)? };
     match &kernels[..] {

@@ -71,6 +71,12 @@ pub enum Command {
     /// What is kept between runs: the kernel's tables of this boot
     #[command(subcommand)]
     Cache(CacheCommand),
+    /// Keep this machine's tables in a file, to plan elsewhere (list --root FILE) or for a bug report
+    ///
+    /// It is a tar.gz of the files that tables are read from, and of what they are in the kernel's memory. Kernel
+    /// addresses are in it, which help an attacker: the file is for your eyes only (mode 0600), give it to nobody
+    /// whom you wouldn't let read /proc/kallsyms as root.
+    Snapshot(SnapshotArguments),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
@@ -191,9 +197,16 @@ fn percent(text: &str) -> Result<f64, String> {
 pub struct ListArguments {
     #[command(flatten)]
     pub select: Select,
-    /// Read DIR/proc and DIR/sys instead of this machine's
-    #[arg(long, value_name = "DIR")]
+    /// Read DIR/proc and DIR/sys instead of this machine's, or a file that `fastprobe snapshot` wrote
+    #[arg(long, value_name = "DIR|FILE")]
     pub root: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotArguments {
+    /// The file to write; it must not be there yet
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

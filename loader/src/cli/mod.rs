@@ -19,6 +19,7 @@ mod no_match;
 mod program_log;
 mod render;
 mod select;
+mod snapshot;
 
 use std::{io, process::ExitCode, time::Instant};
 
@@ -32,6 +33,7 @@ pub fn run(started: Instant) -> ExitCode {
     let result = match &arguments.command {
         Some(Command::List(list)) => list::run(list),
         Some(Command::Cache(command)) => cache::run(*command),
+        Some(Command::Snapshot(arguments)) => snapshot::run(arguments),
         None => count::run(&arguments.count, started),
     };
     match result {

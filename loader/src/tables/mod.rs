@@ -8,10 +8,11 @@ mod files;
 pub mod index;
 pub mod kcore;
 mod matches;
+pub mod snapshot;
 mod source;
 mod symbols;
 mod text;
-mod tokens;
+pub mod tokens;
 
 pub use blacklist::Blacklist;
 use cache::{CachedTables, Counts, Folder, Kept, Key};

@@ -145,6 +145,12 @@ pub struct Expander {
     end: usize,
 }
 
+impl Default for Expander {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Expander {
     /// An empty buffer.
     pub fn new() -> Self {

@@ -74,6 +74,15 @@ pub fn fetch(kernel: &Kernel) -> Result<PathBuf> {
     image_in(&folder)
 }
 
+/// The folder with the modules of the kernel whose image [`fetch`] gave.
+///
+/// # Errors
+///
+/// When it can't be found.
+pub fn modules_of(image: &Path) -> Result<PathBuf> {
+    image.ancestors().skip(1).find_map(|folder| modules_in(folder).ok()).context("a kernel without modules")
+}
+
 fn unpack(kernel: &Kernel, folder: &Path) -> Result<()> {
     let suite = Suite::open(&kernel.suite)?;
     let mut packages = Vec::new();

@@ -14,7 +14,7 @@ use object::{
     read::elf::{FileHeader, ProgramHeader},
 };
 
-use super::vmcoreinfo::VmCoreInfo;
+use super::vmcoreinfo::{NOTE, VmCoreInfo};
 use crate::{
     error::{Error, ErrorKind, Result},
     tables::{files::open_regular, odd},
@@ -27,7 +27,7 @@ const FIRST_READ_BYTES: usize = 32 << 10;
 const MAX_HEADER_BYTES: u64 = 4 << 20;
 
 /// More stretches of memory than any machine has; each read looks through them.
-const MAX_SEGMENTS: usize = 4096;
+pub const MAX_SEGMENTS: usize = 4096;
 
 /// More than any table that is read from memory in one piece.
 const MAX_READ_BYTES: usize = 256 << 20;
@@ -201,7 +201,7 @@ fn parse_headers(bytes: &[u8]) -> Option<(Vec<Segment>, Option<VmCoreInfo>)> {
             elf::PT_NOTE => {
                 let mut notes = program_header.notes(endian, bytes).ok()??;
                 while let Ok(Some(note)) = notes.next() {
-                    if note.name() == b"VMCOREINFO" {
+                    if note.name() == NOTE {
                         info = Some(VmCoreInfo::parse(note.desc()));
                     }
                 }

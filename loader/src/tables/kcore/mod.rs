@@ -13,6 +13,7 @@ mod kallsyms;
 mod layout;
 mod memory;
 mod modules;
+mod recording;
 mod vmcoreinfo;
 
 use std::{
@@ -30,6 +31,7 @@ pub use kallsyms::{AddressRule, CompressedSymbols, Parts};
 use layout::Structures;
 pub use memory::{Kcore, Memory};
 pub use modules::Module;
+use recording::Recording;
 use serde::{Deserialize, Serialize};
 pub use vmcoreinfo::VmCoreInfo;
 
@@ -119,6 +121,20 @@ pub fn read(root: &Root, with_order: bool) -> Result<KcoreTables> {
 /// Those of [`read`].
 pub fn read_changed(root: &Root, lists: &Lists, known: &HashSet<&[u8]>) -> Result<Rest> {
     with_kcore(root, |kcore, structures, clock| read_rest(kcore, lists, known, structures, clock))
+}
+
+/// A small core file of all that [`read`] looks at, its order of the names included: put where `/proc/kcore` is, it
+/// gives the same tables. It holds addresses that kernels keep secret.
+///
+/// # Errors
+///
+/// Those of [`read`].
+pub fn record(root: &Root) -> Result<Vec<u8>> {
+    with_kcore(root, |kcore, structures, clock| {
+        let recording = Recording::of(kcore);
+        read_all(&recording, kcore.info(), true, structures, clock)?;
+        recording.core_file(kcore.info())
+    })
 }
 
 /// Opens the kernel's memory, while another thread looks for the layout of its structures: that is needed only

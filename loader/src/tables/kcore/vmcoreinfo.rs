@@ -5,9 +5,13 @@ use std::collections::HashMap;
 
 use crate::{error::Result, tables::odd};
 
+/// The note's name.
+pub const NOTE: &[u8] = b"VMCOREINFO";
+
 /// The note, parsed. Lines that are not understood are let be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VmCoreInfo {
+    text: Box<[u8]>,
     symbols: HashMap<String, u64>,
     values: HashMap<String, String>,
 }
@@ -15,7 +19,7 @@ pub struct VmCoreInfo {
 impl VmCoreInfo {
     /// Reads the note's text.
     pub fn parse(text: &[u8]) -> Self {
-        let mut info = Self::default();
+        let mut info = Self { text: text.into(), ..Self::default() };
         for line in String::from_utf8_lossy(text).lines() {
             let Some((key, value)) = line.split_once('=') else { continue };
             match key.strip_prefix("SYMBOL(").and_then(|key| key.strip_suffix(')')) {
@@ -30,6 +34,11 @@ impl VmCoreInfo {
             }
         }
         info
+    }
+
+    /// The note's text.
+    pub fn text(&self) -> &[u8] {
+        &self.text
     }
 
     /// The address of a symbol, if the kernel tells it.
