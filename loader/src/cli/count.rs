@@ -30,6 +30,7 @@ use tokio::{
 use super::{
     args::{CountArguments, Select},
     exit::Exit,
+    privileges,
     program_log::ProgramLog,
     render::{AttachReport, CountsReport, Render, SummaryReport, renderer},
     select, warn,
@@ -163,6 +164,7 @@ impl Run<'_> {
         let attached = Instant::now();
         let verbose = self.arguments.select.verbose > 0;
         let mut log = if verbose { ProgramLog::of(counting.program_info()?.id) } else { ProgramLog::none() };
+        privileges::give_up(&counting);
         let mut render = renderer(self.arguments);
         let report = AttachReport::new(plan, plan.targets.len(), chosen, counting.timings(), self.started);
         render.attached(&report)?;

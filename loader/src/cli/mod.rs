@@ -16,6 +16,7 @@ mod duration;
 mod exit;
 mod list;
 mod no_match;
+mod privileges;
 mod program_log;
 mod render;
 mod select;

@@ -102,13 +102,7 @@ impl Folder {
     ///
     /// `Io` where the folder or the file can't be made.
     pub fn replace(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-        let made = DirBuilder::new().mode(0o700).create(&self.0);
-        match made {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(fault(&self.0, e)),
-            _ => {}
-        }
-        let folder = fs::symlink_metadata(&self.0).map_err(|e| fault(&self.0, e))?;
-        self.check("folder", &self.0, folder.is_dir(), &folder, 0o700)?;
+        self.make()?;
         self.sweep(ABANDONED);
         let mut file = tempfile::Builder::new()
             .prefix(UNFINISHED)
@@ -119,6 +113,28 @@ impl Folder {
         written.map_err(|e| fault(file.path(), e))?;
         file.persist(self.file()).map_err(|e| fault(&self.file(), e.error))?;
         Ok(())
+    }
+
+    /// Makes the folder where there is none, in a folder of our own: with CAP_DAC_OVERRIDE anybody could make one in
+    /// `/run`, and bar root from its cache.
+    fn make(&self) -> Result<()> {
+        match fs::symlink_metadata(&self.0) {
+            Ok(folder) => return self.check("folder", &self.0, folder.is_dir(), &folder, 0o700),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fault(&self.0, e)),
+            Err(_) => {}
+        }
+        let above = self.0.parent().unwrap_or(Path::new("/"));
+        let owner = fs::metadata(above).map_err(|e| fault(&self.0, e))?.uid();
+        if Some(owner) != user() {
+            let error =
+                odd(format!("no cache is kept in {}, which belongs to somebody else", above.display()));
+            return Err(error.with_hint("set XDG_RUNTIME_DIR to a folder of your own"));
+        }
+        match DirBuilder::new().mode(0o700).create(&self.0) {
+            // Another run was faster.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => self.make(),
+            made => made.map_err(|e| fault(&self.0, e)),
+        }
     }
 
     /// Removes what runs that were killed while they wrote have left, if it is of that age.
@@ -229,6 +245,19 @@ mod tests {
             fs::create_dir(folder.file()).unwrap();
         });
         assert!(not_a_file.contains("something else"), "{not_a_file}");
+    }
+
+    #[test]
+    fn none_is_made_in_somebody_elses_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        // Where this runs without root the folders of this machine are somebody else's already.
+        let above = if user() == Some(0) { dir.path() } else { Path::new("/") };
+        if user() == Some(0) {
+            std::os::unix::fs::chown(above, Some(65_534), None).unwrap();
+        }
+        let error = Folder::at(above).replace(|_| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("belongs to somebody else"), "{error}");
+        assert!(!above.join(FOLDER).exists());
     }
 
     #[test]
