@@ -16,8 +16,7 @@ use fastprobe::{
     Error, ErrorKind,
     conditions::conditions,
     counting::{Attempt, Counting, Loaded, Timings},
-    pattern::{PatternSet, PatternText, Syntax},
-    plan::{Plan, Policy, plan},
+    plan::{Plan, known_good, plan},
     sys::Live,
     tables::{Root, Tables, cache::Folder},
 };
@@ -185,17 +184,6 @@ impl Run<'_> {
         render.counts(&window.next(plan, &counting))?;
         finish(counting, &window, &mut log, &mut *render)
     }
-}
-
-/// Functions that every kernel has and that are called once at most: a link with one of them changes no count.
-const KNOWN_GOOD: [&str; 3] = ["kernel_restart", "kernel_halt", "kernel_power_off"];
-
-/// The site of a function that can be attached to, whatever is wrong with others.
-fn known_good(tables: &Tables) -> Result<Option<u64>> {
-    let names = KNOWN_GOOD.map(|name| PatternText::argument(format!("vmlinux:{name}")));
-    let patterns = PatternSet::new(Syntax::Glob, &names, &[], &[])?;
-    let matches = tables.matching(&mut patterns.matcher())?;
-    Ok(plan(&matches, Policy::default()).targets.first().map(|target| target.site))
 }
 
 /// Writes the cache. That it can't be written is no fault of this run.

@@ -115,26 +115,50 @@ impl Folder {
         Ok(())
     }
 
-    /// Makes the folder where there is none, in a folder of our own: with CAP_DAC_OVERRIDE anybody could make one in
-    /// `/run`, and bar root from its cache.
+    /// Whether tables could be kept here: writes to a file without a name, which leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where the folder, or the one that it would be made in, is somebody else's; `Io` where neither can
+    /// be written to.
+    pub fn try_out(&self) -> Result<()> {
+        let folder = if self.is_there()? { &self.0 } else { self.above() };
+        let written = tempfile::tempfile_in(folder).and_then(|mut file| file.write_all(b"tables"));
+        written.map_err(|e| fault(&self.0, e))
+    }
+
     fn make(&self) -> Result<()> {
-        match fs::symlink_metadata(&self.0) {
-            Ok(folder) => return self.check("folder", &self.0, folder.is_dir(), &folder, 0o700),
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fault(&self.0, e)),
-            Err(_) => {}
-        }
-        let above = self.0.parent().unwrap_or(Path::new("/"));
-        let owner = fs::metadata(above).map_err(|e| fault(&self.0, e))?.uid();
-        if Some(owner) != user() {
-            let error =
-                odd(format!("no cache is kept in {}, which belongs to somebody else", above.display()));
-            return Err(error.with_hint("set XDG_RUNTIME_DIR to a folder of your own"));
+        if self.is_there()? {
+            return Ok(());
         }
         match DirBuilder::new().mode(0o700).create(&self.0) {
             // Another run was faster.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => self.make(),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => self.is_there().map(drop),
             made => made.map_err(|e| fault(&self.0, e)),
         }
+    }
+
+    /// Whether there is the folder, of our own, or else one of our own to make it in: with CAP_DAC_OVERRIDE anybody
+    /// could make one in `/run`, and bar root from its cache.
+    fn is_there(&self) -> Result<bool> {
+        match fs::symlink_metadata(&self.0) {
+            Ok(folder) => {
+                return self.check("folder", &self.0, folder.is_dir(), &folder, 0o700).map(|()| true);
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fault(&self.0, e)),
+            Err(_) => {}
+        }
+        let owner = fs::metadata(self.above()).map_err(|e| fault(&self.0, e))?.uid();
+        if Some(owner) == user() {
+            return Ok(false);
+        }
+        let message =
+            format!("no cache is kept in {}, which belongs to somebody else", self.above().display());
+        Err(odd(message).with_hint("set XDG_RUNTIME_DIR to a folder of your own"))
+    }
+
+    fn above(&self) -> &Path {
+        self.0.parent().unwrap_or(Path::new("/"))
     }
 
     /// Removes what runs that were killed while they wrote have left, if it is of that age.
@@ -248,6 +272,19 @@ mod tests {
     }
 
     #[test]
+    fn trying_out_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        Folder::at(dir.path()).try_out().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let folder = written(dir.path());
+        folder.try_out().unwrap();
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+        fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
+        assert!(folder.try_out().unwrap_err().to_string().contains("others could have changed it"));
+        assert_eq!(Folder::at(Path::new("/nowhere")).try_out().unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    #[test]
     fn none_is_made_in_somebody_elses_folder() {
         let dir = tempfile::tempdir().unwrap();
         // Where this runs without root the folders of this machine are somebody else's already.
@@ -255,8 +292,9 @@ mod tests {
         if user() == Some(0) {
             std::os::unix::fs::chown(above, Some(65_534), None).unwrap();
         }
-        let error = Folder::at(above).replace(|_| Ok(())).unwrap_err();
-        assert!(error.to_string().contains("belongs to somebody else"), "{error}");
+        for result in [Folder::at(above).replace(|_| Ok(())), Folder::at(above).try_out()] {
+            assert!(result.unwrap_err().to_string().contains("belongs to somebody else"));
+        }
         assert!(!above.join(FOLDER).exists());
     }
 
