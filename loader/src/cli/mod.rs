@@ -12,6 +12,7 @@ macro_rules! say {
 mod args;
 mod cache;
 mod count;
+mod doctor;
 mod duration;
 mod exit;
 mod list;
@@ -33,6 +34,7 @@ pub fn run(started: Instant) -> ExitCode {
     let result = match &arguments.command {
         Some(Command::List(list)) => list::run(list),
         Some(Command::Cache(command)) => cache::run(*command),
+        Some(Command::Doctor(arguments)) => doctor::run(arguments),
         None => count::run(&arguments.count, started),
     };
     match result {

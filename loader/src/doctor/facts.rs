@@ -14,12 +14,18 @@ pub struct Facts {
     pub tables: Result<Source>,
     /// Whether they can be read from the kernel's memory.
     pub kcore: Result<()>,
+    /// Whether there is a `/proc/kcore` at all.
+    pub has_kcore: bool,
     /// Whether BTF says where things are in that memory.
     pub btf: Result<()>,
     /// The list of traceable functions, which can be opened.
     pub tracefs: Result<PathBuf>,
     /// The kprobe blacklist, which can be opened.
     pub debugfs: Result<PathBuf>,
+    /// Whether the kernel has tracefs, and it is mounted nowhere.
+    pub can_mount_tracefs: bool,
+    /// The same of debugfs.
+    pub can_mount_debugfs: bool,
     /// Whether tables can be kept for the next run.
     pub cache: Result<()>,
     /// The cache's file.

@@ -24,6 +24,9 @@ pub fn gather(root: &Root, kernel: &dyn Kernel, cache: &Folder) -> Facts {
     Facts {
         kernel: root.release().unwrap_or_default(),
         kcore,
+        has_kcore: root.kcore().exists(),
+        can_mount_tracefs: settings::can_mount(&path("proc"), "tracefs"),
+        can_mount_debugfs: settings::can_mount(&path("proc"), "debugfs"),
         btf: kcore::check_btf(root),
         tracefs: root.filter_functions().map(|((path, _), _)| path),
         debugfs: root.blacklist().map(|(path, _)| path),
@@ -71,6 +74,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in [
             ("proc/kallsyms", "ffffffff81000000 T kernel_halt\n"),
+            ("proc/filesystems", "nodev\ttracefs\nnodev\tdebugfs\n"),
+            ("proc/self/mounts", "debugfs /d debugfs rw 0 0\n"),
             ("proc/sys/kernel/osrelease", "6.12.0-test\n"),
             ("proc/sys/kernel/kptr_restrict", "1\n"),
             ("proc/sys/kernel/perf_event_paranoid", "3\n"),
@@ -99,6 +104,7 @@ mod tests {
         assert_eq!(facts.kcore.as_ref().unwrap_err().kind(), ErrorKind::Unsupported);
         assert_eq!(facts.btf.as_ref().unwrap_err().kind(), ErrorKind::Unsupported);
         assert!(facts.tracefs.as_ref().unwrap().ends_with("available_filter_functions_addrs"));
+        assert!(facts.can_mount_tracefs && !facts.can_mount_debugfs && !facts.has_kcore);
         assert!(facts.debugfs.is_ok() && facts.cache.is_ok() && !facts.is_cached);
         assert!(facts.multi.is_ok() && facts.single.is_ok());
         assert_eq!((facts.kprobes_armed, facts.shows_addresses), (Some(true), Some(true)));
@@ -118,7 +124,9 @@ mod tests {
         let names = [
             "proc/kallsyms",
             "proc/kcore",
+            "proc/filesystems",
             "proc/modules",
+            "proc/self/mounts",
             "proc/sys/kernel/osrelease",
             "proc/sys/kernel/kptr_restrict",
             "proc/sys/kernel/random/boot_id",

@@ -156,9 +156,16 @@ fn btf(facts: &Facts) -> Check {
     match &facts.btf {
         Ok(()) => ok("btf", "it says where things are in the kernel's memory"),
         Err(error) => {
-            let fix = facts.mender(error, "boot a kernel with CONFIG_DEBUG_INFO_BTF=y");
+            let fix = facts.mender(error, btf_maker(error));
             lack("btf", Lack { detail: format!("{error:#}"), fatal: !facts.has_tables(), cost: TEXT, fix })
         }
+    }
+}
+
+fn btf_maker(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::Malformed => "boot a kernel with CONFIG_KPROBES=y; if it has that, report this",
+        _ => "boot a kernel with CONFIG_DEBUG_INFO_BTF=y",
     }
 }
 
@@ -166,7 +173,11 @@ fn tracefs(facts: &Facts) -> Check {
     match &facts.tracefs {
         Ok(path) => ok("tracefs", format!("{} can be opened", path.display())),
         Err(error) => {
-            let fix = facts.mender(error, "mount -t tracefs tracefs /sys/kernel/tracing");
+            let maker = match facts.can_mount_tracefs {
+                true => "mount -t tracefs tracefs /sys/kernel/tracing",
+                false => "boot a kernel with CONFIG_DYNAMIC_FTRACE=y",
+            };
+            let fix = facts.mender(error, maker);
             let fatal = !facts.has_tables();
             lack("tracefs", Lack { detail: unseen(error), fatal, cost: NO_TEXT, fix })
         }
@@ -189,7 +200,11 @@ fn debugfs(facts: &Facts) -> Check {
                 Ok(()) => "text files can't stand in for the kprobe blacklist in the kernel's memory",
                 Err(_) => "the kprobe blacklist can't be checked, only the built-in denylist",
             };
-            let fix = facts.mender(error, "mount -t debugfs debugfs /sys/kernel/debug");
+            let maker = match facts.can_mount_debugfs {
+                true => "mount -t debugfs debugfs /sys/kernel/debug",
+                false => "boot a kernel with CONFIG_DEBUG_FS=y and CONFIG_KPROBES=y",
+            };
+            let fix = facts.mender(error, maker);
             lack("debugfs", Lack { detail: unseen(error), fatal: false, cost, fix })
         }
     }
@@ -199,12 +214,10 @@ fn kcore(facts: &Facts) -> Check {
     match &facts.kcore {
         Ok(()) => ok("kcore", "the tables can be read from the kernel's memory (tried)"),
         Err(error) => {
-            let maker = match (&facts.btf, error.kind()) {
-                (Err(_), _) => "boot a kernel with CONFIG_DEBUG_INFO_BTF=y",
-                (Ok(()), ErrorKind::Malformed) => {
-                    "report it, with: fastprobe list -vv --source kcore vfs_read"
-                }
-                (Ok(()), _) => "boot a kernel with CONFIG_PROC_KCORE=y",
+            let maker = match &facts.btf {
+                _ if !facts.has_kcore => "boot a kernel with CONFIG_PROC_KCORE=y",
+                Err(btf) => btf_maker(btf),
+                Ok(()) => "report it, with what this prints: fastprobe list -vv --source kcore vfs_read",
             };
             let fix = facts.mender(error, maker);
             let fatal = !facts.has_tables();
@@ -400,6 +413,9 @@ mod tests {
             kernel: "7.3.4".into(),
             tables: Ok(Source::Kcore),
             kcore: Ok(()),
+            has_kcore: true,
+            can_mount_tracefs: false,
+            can_mount_debugfs: false,
             btf: Ok(()),
             tracefs: Ok(PathBuf::from("/t/list")),
             debugfs: Ok(PathBuf::from("/d/list")),
@@ -545,27 +561,41 @@ mod tests {
     #[test]
     fn one_source_of_tables_is_enough() {
         let text = || Facts { tables: Ok(Source::Text), kcore: fault(ErrorKind::Unsupported), ..healthy() };
-        expect(&text(), "kcore", Degraded, "the fault", "CONFIG_PROC_KCORE=y");
-        assert_eq!(check(&text(), "kcore").cost.as_deref(), Some(TEXT));
-        let facts = Facts { btf: fault(ErrorKind::Unsupported), ..text() };
-        for name in ["kcore", "btf"] {
-            expect(&facts, name, Degraded, "the fault", "CONFIG_DEBUG_INFO_BTF=y");
+        let facts = Facts { has_kcore: false, ..text() };
+        expect(&facts, "kcore", Degraded, "the fault", "CONFIG_PROC_KCORE=y");
+        assert_eq!(check(&facts, "kcore").cost.as_deref(), Some(TEXT));
+        let facts = Facts { tables: fault(ErrorKind::Unsupported), ..facts };
+        expect(&facts, "kcore", Missing, "the fault", "CONFIG_PROC_KCORE=y");
+        for (kind, fix) in
+            [(ErrorKind::Unsupported, "CONFIG_DEBUG_INFO_BTF=y"), (ErrorKind::Malformed, "report")]
+        {
+            let facts = Facts { btf: fault(kind), ..text() };
+            expect(&facts, "btf", Degraded, "the fault", fix);
+            expect(&facts, "kcore", Degraded, "the fault", fix);
         }
         let facts = Facts { kcore: fault(ErrorKind::Malformed), ..text() };
         expect(&facts, "kcore", Degraded, "the fault", "report it");
         let facts = Facts { kcore: fault(ErrorKind::Permission), ..text() };
         expect(&facts, "kcore", Degraded, "can't be seen without root", SUDO);
-        let facts = Facts { tracefs: fault(ErrorKind::Unsupported), ..healthy() };
-        expect(&facts, "tracefs", Degraded, "the fault", "mount -t tracefs tracefs /sys/kernel/tracing");
-        let facts = Facts { tables: fault(ErrorKind::Unsupported), ..text() };
-        expect(&facts, "kcore", Missing, "the fault", "CONFIG_PROC_KCORE=y");
-        let facts = Facts { tracefs: fault(ErrorKind::Permission), ..facts };
-        expect(&facts, "tracefs", Missing, "can't be seen without root", SUDO);
     }
 
     #[test]
-    fn debugfs_is_never_needed() {
+    fn file_systems_are_mounted_where_the_kernel_has_them() {
+        let facts = Facts { tracefs: fault(ErrorKind::Unsupported), ..healthy() };
+        expect(&facts, "tracefs", Degraded, "the fault", "CONFIG_DYNAMIC_FTRACE=y");
+        let facts = Facts { can_mount_tracefs: true, ..facts };
+        expect(&facts, "tracefs", Degraded, "the fault", "mount -t tracefs tracefs /sys/kernel/tracing");
+        let facts = Facts {
+            tracefs: fault(ErrorKind::Permission),
+            kcore: fault(ErrorKind::Permission),
+            tables: fault(ErrorKind::Permission),
+            ..healthy()
+        };
+        expect(&facts, "tracefs", Missing, "can't be seen without root", SUDO);
+        // The blacklist is never needed.
         let facts = Facts { debugfs: fault(ErrorKind::Unsupported), ..healthy() };
+        expect(&facts, "debugfs", Degraded, "the fault", "CONFIG_DEBUG_FS=y");
+        let facts = Facts { can_mount_debugfs: true, ..facts };
         expect(&facts, "debugfs", Degraded, "the fault", "mount -t debugfs debugfs /sys/kernel/debug");
         let facts = Facts { kcore: fault(ErrorKind::Permission), tables: Ok(Source::Text), ..facts };
         assert!(check(&facts, "debugfs").cost.unwrap().contains("only the built-in denylist"));

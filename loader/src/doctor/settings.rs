@@ -60,6 +60,15 @@ pub fn limit(process: &Path, name: &str) -> Option<Limit> {
     Some(Limit { soft: numbers.next()??, hard: numbers.next()?? })
 }
 
+/// Whether the kernel has file systems of this kind, and none is mounted.
+pub fn can_mount(procfs: &Path, kind: &str) -> bool {
+    let has = |file: &str, column: usize| {
+        let text = text(&procfs.join(file)).unwrap_or_default();
+        text.lines().any(|line| line.split_whitespace().nth(column) == Some(kind))
+    };
+    has("filesystems", 1) && !has("self/mounts", 2)
+}
+
 /// Whether a list of symbols has the address of a function that isn't zero; none where it has no function.
 pub fn shows_addresses(kallsyms: impl Read) -> Option<bool> {
     for line in BufReader::new(kallsyms).split(b'\n').take(MAX_SYMBOLS) {
