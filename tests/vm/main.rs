@@ -2,6 +2,8 @@
 //! them there; anywhere else they are ignored.
 
 mod any;
+mod doctor;
 mod multi;
+mod privileges;
 mod tables;
 mod without_fprobe;

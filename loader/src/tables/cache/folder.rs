@@ -27,6 +27,9 @@ const ABANDONED: Duration = Duration::from_secs(60);
 /// More than any kernel's tables: 20 MB with all modules that there are.
 const MAX_BYTES: u64 = 256 << 20;
 
+/// What whoever isn't root can do for a cache.
+const OWN_FOLDER: &str = "set XDG_RUNTIME_DIR to a folder of your own";
+
 /// The folder that holds the cache: nobody but its owner may look into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder(PathBuf);
@@ -84,16 +87,18 @@ impl Folder {
     }
 
     fn check(&self, what: &str, path: &Path, kind: bool, metadata: &fs::Metadata, mode: u32) -> Result<()> {
-        let fault = if !kind {
-            "it is something else"
+        let remove = format!("rm -r {}", self.0.display());
+        let (fault, hint) = if !kind {
+            ("it is something else", &*remove)
         } else if Some(metadata.uid()) != user() {
-            "it belongs to somebody else"
+            ("it belongs to somebody else", OWN_FOLDER)
         } else if metadata.mode() & 0o7777 != mode {
-            "others could have changed it"
+            ("others could have changed it", &*remove)
         } else {
             return Ok(());
         };
-        Err(odd(format!("{} is not a {what} of mode {mode:04o} of our own: {fault}", path.display())))
+        let message = format!("{} is not a {what} of mode {mode:04o} of our own: {fault}", path.display());
+        Err(odd(message).with_hint(hint))
     }
 
     /// Writes the file anew: whoever opens it sees the old one or the new one, whole.
@@ -154,7 +159,7 @@ impl Folder {
         }
         let message =
             format!("no cache is kept in {}, which belongs to somebody else", self.above().display());
-        Err(odd(message).with_hint("set XDG_RUNTIME_DIR to a folder of your own"))
+        Err(odd(message).with_hint(OWN_FOLDER))
     }
 
     fn above(&self) -> &Path {
@@ -280,7 +285,9 @@ mod tests {
         folder.try_out().unwrap();
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
         fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
-        assert!(folder.try_out().unwrap_err().to_string().contains("others could have changed it"));
+        let error = folder.try_out().unwrap_err();
+        assert!(error.to_string().contains("others could have changed it"), "{error}");
+        assert_eq!(error.hint(), Some(&*format!("rm -r {}", folder.0.display())));
         assert_eq!(Folder::at(Path::new("/nowhere")).try_out().unwrap_err().kind(), ErrorKind::Io);
     }
 
