@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use fastprobe_tests::{RARE_FUNCTION, Running, call_rare_system_call, enabled_functions, hits, run};
+use fastprobe_tests::{RARE_FUNCTION, Running, call_rare_system_call, enabled_functions, fastprobe, hits};
 
 const NOBODY: u32 = 65_534;
 
@@ -25,6 +25,13 @@ fn with(capabilities: &[&str], line: &str) -> Output {
         command.arg(format!("--{set}=-all{list}"));
     }
     command.args(["sh", "-c", line]).output().expect("setpriv runs")
+}
+
+/// The command of root's, with a cache in `/run`.
+fn of_root(arguments: &[&str]) -> Command {
+    let mut command = fastprobe(arguments);
+    command.env_remove("XDG_RUNTIME_DIR");
+    command
 }
 
 fn words(output: &Output) -> String {
@@ -65,7 +72,8 @@ fn nobody_makes_a_cache_for_root() {
     assert!(words(&output).contains("no cache is kept in /run"), "{}", words(&output));
     assert!(words(&output).contains("XDG_RUNTIME_DIR"), "{}", words(&output));
     assert!(!Path::new("/run/fastprobe").exists());
-    assert_eq!(run(&["cache", "warm"]).expect("it runs").status.code(), Some(0));
+    assert!(of_root(&["cache", "warm"]).status().expect("it runs").success());
+    assert!(Path::new("/run/fastprobe/tables").exists());
     // Nor is root's used, though it could be read.
     let output = with(&all, "fastprobe list -v vfs_read");
     assert_eq!(output.status.code(), Some(0), "{}", words(&output));
@@ -112,15 +120,15 @@ mod multi {
     #[test]
     #[ignore = "needs a VM: cargo xtask test"]
     fn after_the_attach_root_has_no_more_rights_and_counts_on() {
-        run(&["cache", "clear"]).expect("it runs");
-        let running = Running::start(&[RARE_FUNCTION]).expect("it attaches");
+        assert!(of_root(&["cache", "clear"]).status().expect("it runs").success());
+        let running = Running::spawn(&mut of_root(&["--json", RARE_FUNCTION])).expect("it attaches");
         assert_eq!(running.attach["source"], "kcore");
         // Its main thread at once, the one that writes the cache by its end.
         assert!(states(&running.process())[0].contains("CapEff:\t0000000000000000\n"));
         assert_powerless(&only_thread(&running.process()));
         assert!(Path::new("/run/fastprobe/tables").exists());
         counts_exactly(running);
-        let again = Running::start(&["-v", RARE_FUNCTION]).expect("it attaches");
+        let again = Running::spawn(&mut of_root(&["--json", "-v", RARE_FUNCTION])).expect("it attaches");
         assert_eq!(again.attach["source"], "cache");
         assert_powerless(&only_thread(&again.process()));
         counts_exactly(again);

@@ -179,17 +179,17 @@ fn tracefs(facts: &Facts) -> Check {
             };
             let fix = facts.mender(error, maker);
             let fatal = !facts.has_tables();
-            lack("tracefs", Lack { detail: unseen(error), fatal, cost: NO_TEXT, fix })
+            lack("tracefs", Lack { detail: unseen(facts, error), fatal, cost: NO_TEXT, fix })
         }
     }
 }
 
 /// The fault; what root alone can see may well be there.
-fn unseen(error: &Error) -> String {
-    match error.kind() {
-        ErrorKind::Permission => format!("can't be seen without root: {error:#}"),
-        _ => format!("{error:#}"),
+fn unseen(facts: &Facts, error: &Error) -> String {
+    if error.kind() == ErrorKind::Permission && facts.lockdown != Lockdown::Confidentiality {
+        return format!("can't be seen without root: {error:#}");
     }
+    format!("{error:#}")
 }
 
 fn debugfs(facts: &Facts) -> Check {
@@ -205,7 +205,7 @@ fn debugfs(facts: &Facts) -> Check {
                 false => "boot a kernel with CONFIG_DEBUG_FS=y and CONFIG_KPROBES=y",
             };
             let fix = facts.mender(error, maker);
-            lack("debugfs", Lack { detail: unseen(error), fatal: false, cost, fix })
+            lack("debugfs", Lack { detail: unseen(facts, error), fatal: false, cost, fix })
         }
     }
 }
@@ -216,12 +216,14 @@ fn kcore(facts: &Facts) -> Check {
         Err(error) => {
             let maker = match &facts.btf {
                 _ if !facts.has_kcore => "boot a kernel with CONFIG_PROC_KCORE=y",
+                // Containers hide it behind /dev/null.
+                _ if error.kind() == ErrorKind::Io => "umount /proc/kcore",
                 Err(btf) => btf_maker(btf),
                 Ok(()) => "report it, with what this prints: fastprobe list -vv --source kcore vfs_read",
             };
             let fix = facts.mender(error, maker);
             let fatal = !facts.has_tables();
-            lack("kcore", Lack { detail: unseen(error), fatal, cost: TEXT, fix })
+            lack("kcore", Lack { detail: unseen(facts, error), fatal, cost: TEXT, fix })
         }
     }
 }
@@ -350,8 +352,8 @@ fn nofile(facts: &Facts) -> Check {
     const NAME: &str = "nofile";
     let Some(Limit { soft, hard }) = facts.nofile else { return no_limits(NAME) };
     let boundless = facts.capabilities.is_some_and(|held| held.has(Capabilities::SYS_RESOURCE));
-    if facts.multi.is_ok() {
-        return ok(NAME, format!("{soft}: one link needs few"));
+    if facts.multi.is_ok() || facts.single.is_err() {
+        return ok(NAME, format!("{soft}: not in the way"));
     }
     if boundless || hard >= ENOUGH_FILES {
         return ok(NAME, format!("{soft}, which fastprobe may raise"));
@@ -575,6 +577,8 @@ mod tests {
         }
         let facts = Facts { kcore: fault(ErrorKind::Malformed), ..text() };
         expect(&facts, "kcore", Degraded, "the fault", "report it");
+        let facts = Facts { kcore: fault(ErrorKind::Io), ..text() };
+        expect(&facts, "kcore", Degraded, "the fault", "umount /proc/kcore");
         let facts = Facts { kcore: fault(ErrorKind::Permission), ..text() };
         expect(&facts, "kcore", Degraded, "can't be seen without root", SUDO);
     }
@@ -640,6 +644,7 @@ mod tests {
         };
         for name in ["lockdown", "kcore", "tracefs"] {
             expect(&facts, name, Missing, "", UNLOCK);
+            assert!(!check(&facts, name).detail.contains("without root"));
         }
     }
 
@@ -700,6 +705,8 @@ mod tests {
         assert!(check(&bound(), "nofile").cost.unwrap().contains("4096 functions"));
         let facts = Facts { nofile: Some(Limit { soft: 1024, hard: u64::MAX }), ..bound() };
         expect(&facts, "nofile", Fine, "may raise", "");
+        let facts = Facts { single: unloadable(libc::EPERM), ..bound() };
+        expect(&facts, "nofile", Fine, "not in the way", "");
         for name in ["nofile", "memlock"] {
             let facts = Facts { nofile: None, memlock: None, ..healthy() };
             expect(&facts, name, Degraded, "can't be read", MOUNT_PROC);
