@@ -224,5 +224,30 @@ mod multi {
         let output = output.expect("it runs");
         assert_eq!(output.status.code(), Some(0), "{}", words(&output));
         assert!(words(&output).contains("belongs to somebody else"), "{}", words(&output));
+        assert!(words(&output).contains("it takes CAP_SYS_ADMIN"), "{}", words(&output));
+    }
+}
+
+mod without_fprobe {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a VM: cargo xtask test"]
+    fn probes_one_by_one_take_a_setting_or_one_more() {
+        const SETTING: &str = "/proc/sys/kernel/perf_event_paranoid";
+        let before = fs::read_to_string(SETTING).expect("readable");
+        fs::write(SETTING, "3").expect("Debian's kernels know a 3");
+        let held = ["bpf", "perfmon", "dac_read_search", "sys_rawio", "syslog"];
+        let output = with(&held, "fastprobe doctor");
+        let report = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(4), "{report}");
+        assert!(report.contains("missing   perf_event_paranoid"), "{report}");
+        assert!(report.contains("sysctl kernel.perf_event_paranoid=2"), "{report}");
+        let with_admin = with(&[&held[..], &["sys_admin"]].concat(), "fastprobe doctor");
+        assert_eq!(with_admin.status.code(), Some(0), "{}", words(&with_admin));
+        fs::write(SETTING, "2").expect("root may");
+        let output = with(&held, "fastprobe doctor");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+        fs::write(SETTING, before).expect("root may");
     }
 }

@@ -20,6 +20,8 @@ const SUDO: &str = "sudo fastprobe doctor";
 const SETCAP: &str = "sudo setcap cap_bpf,cap_perfmon,cap_syslog,cap_dac_read_search,cap_sys_rawio=ep \
      \"$(command -v fastprobe)\"";
 const UNLOCK: &str = "boot with lockdown=integrity, or without secure boot";
+const MORE_FILES: &str = "sudo prlimit --nofile=1048576 --pid $$";
+const MORE_MEMORY: &str = "sudo prlimit --memlock=unlimited --pid $$";
 const MOUNT_PROC: &str = "mount -t proc proc /proc";
 
 /// The largest value of `kernel.perf_event_paranoid` that leaves kprobes to CAP_PERFMON: Debian's kernels know a 3.
@@ -338,7 +340,7 @@ fn memlock(facts: &Facts) -> Check {
     if refused && facts.can_trace() && limit.soft != u64::MAX {
         let detail = format!("{}, and the kernel loads no program", bytes(limit.soft));
         let fatal = !facts.can_attach();
-        return lack(NAME, Lack { detail, fatal, cost: ONE_BY_ONE, fix: "ulimit -l unlimited" });
+        return lack(NAME, Lack { detail, fatal, cost: ONE_BY_ONE, fix: MORE_MEMORY });
     }
     // What eBPF takes counts towards the memory cgroup since 5.11 (`bpf_map_charge_init` is gone).
     ok(NAME, format!("{}: not in the way", bytes(limit.soft)))
@@ -360,7 +362,7 @@ fn nofile(facts: &Facts) -> Check {
     }
     let detail = format!("{soft}, at most {hard}: a file for each function");
     let cost = format!("no more than {hard} functions at a time");
-    lack(NAME, Lack { detail, fatal: false, cost: &cost, fix: "ulimit -n 1048576" })
+    lack(NAME, Lack { detail, fatal: false, cost: &cost, fix: MORE_FILES })
 }
 
 fn no_limits(name: &'static str) -> Check {
@@ -553,7 +555,7 @@ mod tests {
         expect(&nobody, "capabilities", Missing, "lacks CAP_BPF, CAP_PERFMON", "setcap");
         let facts = Facts { capabilities: healthy().capabilities, ..nobody };
         expect(&facts, "fprobe", Missing, "all capabilities aside", "audit");
-        expect(&facts, "memlock", Missing, "8192 KiB", "ulimit -l unlimited");
+        expect(&facts, "memlock", Missing, "8192 KiB", "prlimit --memlock=unlimited");
         let facts = Facts { memlock: Some(Limit { soft: u64::MAX, hard: u64::MAX }), ..facts };
         expect(&facts, "memlock", Fine, "unlimited", "");
         let facts = Facts { multi: unloadable(libc::ENOSYS), single: unloadable(libc::ENOSYS), ..healthy() };
@@ -701,7 +703,7 @@ mod tests {
         let old = || Facts { multi: errno(libc::EOPNOTSUPP), ..healthy() };
         expect(&old(), "nofile", Fine, "may raise", "");
         let bound = || Facts { capabilities: held(&[38, 39]), ..old() };
-        expect(&bound(), "nofile", Degraded, "at most 4096", "ulimit -n");
+        expect(&bound(), "nofile", Degraded, "at most 4096", "prlimit --nofile=1048576");
         assert!(check(&bound(), "nofile").cost.unwrap().contains("4096 functions"));
         let facts = Facts { nofile: Some(Limit { soft: 1024, hard: u64::MAX }), ..bound() };
         expect(&facts, "nofile", Fine, "may raise", "");
