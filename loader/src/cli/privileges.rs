@@ -1,6 +1,6 @@
 //! What a process may do that has attached: no more than it still has to.
 //!
-//! To Linux capabilities belong to a thread. This gives up those of the thread that counts, which is the only one
+//! To Linux, capabilities belong to a thread. This gives up those of the thread that counts, which is the only one
 //! once the cache has been written: [`keep`](super::count) needs CAP_SYSLOG to see where modules lie, and its
 //! thread ends with what it was started with.
 
@@ -22,9 +22,9 @@ pub fn give_up(counting: &Counting<'_>) {
 
 /// Gives up everything, but CAP_BPF where `works` fails without it.
 ///
-/// `works` is `BPF_OBJ_GET_INFO_BY_FD`: with `kernel.unprivileged_bpf_disabled` 1 or 2, as distributions have it,
-/// 5.18 and 5.19 want CAP_BPF for every `bpf(2)`, later kernels only to create something (`__sys_bpf` in
-/// `kernel/bpf/syscall.c`; 6.1 to 7.3 read).
+/// `works` is `BPF_OBJ_GET_INFO_BY_FD`. With `kernel.unprivileged_bpf_disabled` 1 or 2, as distributions have it, old
+/// kernels want CAP_BPF for every `bpf(2)`, later ones only to create something (`__sys_bpf` in
+/// `kernel/bpf/syscall.c`; the VM tests show that 6.12 and 7.3 do). A trial tells, whatever was backported.
 fn give_up_all_but_needed(works: impl Fn() -> bool) -> io::Result<()> {
     let held = capabilities(None)?.permitted;
     let none = CapabilitySet::empty();

@@ -110,7 +110,8 @@ impl Capabilities {
         !self.in_user_namespace && self.effective >> capability & 1 == 1
     }
 
-    /// Whether programs that trace can be loaded with them (`bpf_prog_load`, `kernel/bpf/syscall.c`, 6.1 to 7.3).
+    /// Whether programs that trace can be loaded with them (`bpf_prog_load` in
+    /// `kernel/bpf/syscall.c`; the VM tests show it of 6.12 and 7.3).
     pub fn can_trace(self) -> bool {
         self.has(Self::SYS_ADMIN) || self.has(Self::BPF) && self.has(Self::PERFMON)
     }
