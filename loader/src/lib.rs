@@ -2,12 +2,14 @@
 //!
 //! The way of the data: [`pattern`]s choose from the kernel's [`tables`]; the [`plan`] says what will be
 //! attached and why the rest won't; the [`program`] is relocated and loaded; [`attach`] makes the link;
-//! [`counting`] is a session that counts calls. [`sys`] is the one door to the kernel.
+//! [`counting`] is a session that counts calls. [`sys`] is the one door to the kernel. [`doctor`] says what of all
+//! this a machine allows.
 
 pub mod attach;
 pub mod budget;
 pub mod conditions;
 pub mod counting;
+pub mod doctor;
 pub mod error;
 pub mod isolate;
 pub mod module_file;

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeSet,
     fs,
     io::{BufRead, BufReader, Read},
+    path::PathBuf,
     process::{Child, ChildStdout, Command, Output, Stdio},
 };
 
@@ -57,8 +58,16 @@ impl Running {
     ///
     /// When it ends before that.
     pub fn start(arguments: &[&str]) -> Result<Self> {
-        let mut command = fastprobe(&["--json"]);
-        let mut child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        Self::spawn(&mut fastprobe(&[&["--json"], arguments].concat()))
+    }
+
+    /// The same of a command that has `--json` among its arguments.
+    ///
+    /// # Errors
+    ///
+    /// When it ends before that.
+    pub fn spawn(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let mut output = BufReader::new(child.stdout.take().context("no pipe")?);
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -69,6 +78,11 @@ impl Running {
         }
         let attach = serde_json::from_str(&line)?;
         Ok(Self { child, output, attach })
+    }
+
+    /// Its folder in procfs.
+    pub fn process(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/{}", self.child.id()))
     }
 
     /// Sends a signal.

@@ -2,7 +2,9 @@
 //! them there; anywhere else they are ignored.
 
 mod any;
+mod doctor;
 mod multi;
+mod privileges;
 mod snapshot;
 mod tables;
 mod without_fprobe;

@@ -20,6 +20,7 @@ Examples:
   fastprobe -d 10 -i 1 'xfs:*' -x '*lock*'
   fastprobe --json -d 3 'tcp_*' | jq .
   fastprobe list 'ext4_*'               what would be attached and what not, and why
+  fastprobe doctor                      what is in the way on this machine, and what mends it
 
 Exit codes: 0 attached, 1 fault, 2 usage, 3 nothing to attach to, 4 this kernel or environment can't,
 5 a function was skipped under --strict";
@@ -77,6 +78,16 @@ pub enum Command {
     /// addresses are in it, which help an attacker: the file is for your eyes only (mode 0600), give it to nobody
     /// whom you wouldn't let read /proc/kallsyms as root.
     Snapshot(SnapshotArguments),
+    /// What this machine allows, what its lacks cost, and the command that mends each; exits with 4 where fastprobe
+    /// can't attach
+    Doctor(DoctorArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArguments {
+    /// NDJSON on standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]

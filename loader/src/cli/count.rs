@@ -17,8 +17,7 @@ use fastprobe::{
     budget::Sampling,
     conditions::conditions,
     counting::{Attempt, Counting, Loaded, Timings},
-    pattern::{PatternSet, PatternText, Syntax},
-    plan::{Plan, Policy, Reason, Skipped, plan},
+    plan::{Plan, Reason, Skipped, known_good, plan},
     sys::Live,
     tables::{Root, Tables, cache::Folder},
 };
@@ -32,6 +31,7 @@ use super::{
     args::{CountArguments, Select},
     duration,
     exit::Exit,
+    privileges,
     program_log::ProgramLog,
     render::{AttachReport, CountsReport, Render, SummaryReport, renderer},
     select, warn,
@@ -214,6 +214,7 @@ impl Run<'_> {
         let attached = Instant::now();
         let verbose = self.arguments.select.verbose > 0;
         let mut log = if verbose { ProgramLog::of(counting.program_info()?.id) } else { ProgramLog::none() };
+        privileges::give_up(&counting);
         let mut render = renderer(self.arguments);
         let report = AttachReport::new(plan, plan.targets.len(), chosen, counting.timings(), self.started);
         render.attached(&report)?;
@@ -234,17 +235,6 @@ impl Run<'_> {
         render.counts(&window.next(plan, &counting))?;
         finish(counting, &window, &mut log, &mut *render)
     }
-}
-
-/// Functions that every kernel has and that are called once at most: a link with one of them changes no count.
-const KNOWN_GOOD: [&str; 3] = ["kernel_restart", "kernel_halt", "kernel_power_off"];
-
-/// The site of a function that can be attached to, whatever is wrong with others.
-fn known_good(tables: &Tables) -> Result<Option<u64>> {
-    let names = KNOWN_GOOD.map(|name| PatternText::argument(format!("vmlinux:{name}")));
-    let patterns = PatternSet::new(Syntax::Glob, &names, &[], &[])?;
-    let matches = tables.matching(&mut patterns.matcher())?;
-    Ok(plan(&matches, Policy::default()).targets.first().map(|target| target.site))
 }
 
 /// Writes the cache. That it can't be written is no fault of this run.

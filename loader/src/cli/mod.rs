@@ -12,10 +12,12 @@ macro_rules! say {
 mod args;
 mod cache;
 mod count;
+mod doctor;
 mod duration;
 mod exit;
 mod list;
 mod no_match;
+mod privileges;
 mod program_log;
 mod render;
 mod select;
@@ -34,6 +36,7 @@ pub fn run(started: Instant) -> ExitCode {
         Some(Command::List(list)) => list::run(list),
         Some(Command::Cache(command)) => cache::run(*command),
         Some(Command::Snapshot(arguments)) => snapshot::run(arguments),
+        Some(Command::Doctor(arguments)) => doctor::run(arguments),
         None => count::run(&arguments.count, started),
     };
     match result {

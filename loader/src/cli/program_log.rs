@@ -40,7 +40,8 @@ impl ProgramLog {
         match log {
             Ok(log) => Self(Some(log)),
             Err(error) => {
-                warn(format_args!("can't read what the eBPF program logs: {error:#}"), None);
+                let hint = "it takes CAP_SYS_ADMIN: the log's map is looked for among all that are loaded";
+                warn(format_args!("can't read what the eBPF program logs: {error:#}"), Some(hint));
                 Self::none()
             }
         }

@@ -1,8 +1,10 @@
 //! What to attach to, and for every other function that matches the reason why not. Pure: no I/O.
 
 mod denylist;
+mod known_good;
 mod reason;
 
+pub use known_good::known_good;
 pub use reason::{Reason, Rejection};
 
 use crate::tables::{Function, Match, Matches};

@@ -21,6 +21,8 @@ pub struct Fake {
     pub load_errno: Option<(i32, &'static str)>,
     /// What `BPF_LINK_CREATE` fails with.
     pub link_errno: Option<i32>,
+    /// What `perf_event_open` for a kprobe fails with.
+    pub kprobe_errno: Option<i32>,
     /// The addresses that no link takes: it fails with `EINVAL`.
     pub bad_sites: Vec<u64>,
     /// What `BPF_ENABLE_STATS` fails with.
@@ -73,6 +75,11 @@ impl Kernel for Fake {
         self.links.borrow_mut().push(addresses.to_vec());
         fail(self.link_errno)?;
         fail(addresses.iter().any(|site| self.bad_sites.contains(site)).then_some(libc::EINVAL))?;
+        some_fd()
+    }
+
+    fn open_kprobe(&self, _unit: u32, _address: u64) -> io::Result<OwnedFd> {
+        fail(self.kprobe_errno)?;
         some_fd()
     }
 

@@ -5,13 +5,18 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type, bpf_stats_type};
+use aya_obj::generated::{
+    bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type, bpf_stats_type, perf_event_attr,
+};
 
 use super::{BPF_TRACE_KPROBE_MULTI, Kernel, MapShape, Mapping, ProgramImage, ProgramInfo};
 
 /// The kernel that this process runs on.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Live;
+
+/// `PERF_FLAG_FD_CLOEXEC` (`include/uapi/linux/perf_event.h`).
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
 /// Bytes of a name in the kernel, the NUL included (`BPF_OBJ_NAME_LEN`).
 const NAME_BYTES: usize = 16;
@@ -82,6 +87,20 @@ impl Kernel for Live {
         bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)
     }
 
+    fn open_kprobe(&self, unit: u32, address: u64) -> io::Result<OwnedFd> {
+        // SAFETY: plain integers, as above.
+        let mut attr: perf_event_attr = unsafe { std::mem::zeroed() };
+        attr.size = size_of::<perf_event_attr>() as u32;
+        attr.type_ = unit;
+        attr.__bindgen_anon_4.kprobe_addr = address;
+        // Any process, on CPU 0, in no group: a kprobe is hit on every CPU all the same.
+        // SAFETY: `attr` is a whole, initialised block that lives over the call.
+        let result = unsafe {
+            libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC)
+        };
+        new_fd(result)
+    }
+
     fn link_missed(&self, link: BorrowedFd<'_>) -> io::Result<Option<u64>> {
         // SAFETY: plain integers, as above.
         let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
@@ -147,9 +166,16 @@ fn object_info<T>(object: BorrowedFd<'_>, info: &mut T) -> io::Result<usize> {
 
 /// A call whose result is a new file descriptor.
 fn bpf_fd(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<OwnedFd> {
-    let fd = bpf(command, attr)?;
-    // SAFETY: these commands give a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    new_fd(bpf(command, attr)?)
+}
+
+/// The descriptor that a system call gave, or its errno.
+fn new_fd(result: i64) -> io::Result<OwnedFd> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the calls that are passed on to here give a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(result as i32) })
 }
 
 fn bpf(command: bpf_cmd, attr: &mut bpf_attr) -> io::Result<i64> {

@@ -75,6 +75,10 @@ pub trait Kernel {
     /// `kernel/trace/bpf_trace.c`).
     fn link_kprobe_multi(&self, program: BorrowedFd<'_>, addresses: &[u64]) -> io::Result<OwnedFd>;
 
+    /// Sets a kprobe at `address`, through the perf unit of that number (`/sys/bus/event_source/devices/kprobe/type`);
+    /// it is gone with the descriptor. Minimum kernel: 4.17 (`perf_kprobe_event_init` in `kernel/events/core.c`).
+    fn open_kprobe(&self, unit: u32, address: u64) -> io::Result<OwnedFd>;
+
     /// How many hits the link dropped; none where the kernel keeps no count (before 6.7).
     fn link_missed(&self, link: BorrowedFd<'_>) -> io::Result<Option<u64>>;
 

@@ -174,7 +174,7 @@ impl Root {
         if lockdown.contains("[confidentiality]") {
             "this kernel is locked down (confidentiality): boot with lockdown=integrity or without secure boot"
         } else {
-            "run it as root: sudo fastprobe …"
+            "run it as root: sudo fastprobe …; what else would do: fastprobe doctor"
         }
     }
 }

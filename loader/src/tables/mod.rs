@@ -17,6 +17,7 @@ pub mod tokens;
 pub use blacklist::Blacklist;
 use cache::{CachedTables, Counts, Folder, Kept, Key};
 pub use files::Root;
+pub(crate) use files::open_regular;
 use kcore::KcoreTables;
 pub use matches::{Facts, Match, Matches};
 pub use source::{Source, Wish};

@@ -11,12 +11,14 @@ use crate::{cache, process, say};
 const VIRTME_NG: &str = "1.42";
 
 /// A program, and the package of Debian that has it.
-const TOOLS: [(&str, &str); 6] = [
+const TOOLS: [(&str, &str); 8] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("depmod", "kmod"),
     ("udevadm", "udev"),
     ("ip", "iproute2"),
     ("busybox", "busybox-static"),
+    ("setcap", "libcap2-bin"),
+    ("sysctl", "procps"),
     ("python3", "python3"),
 ];
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use fastprobe::{
+    doctor::{Check, Report},
     plan::{Plan, Skipped},
     tables::Function,
 };
@@ -83,6 +84,20 @@ enum Body {
         targets: Vec<FunctionObject>,
         skipped: Vec<SkippedObject>,
     },
+    Doctor {
+        kernel: String,
+        checks: Vec<CheckObject>,
+        can_attach: bool,
+    },
+}
+
+#[derive(Serialize)]
+struct CheckObject {
+    name: &'static str,
+    state: &'static str,
+    detail: String,
+    cost: Option<String>,
+    fix: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -157,6 +172,16 @@ pub fn plan(out: &mut impl Write, plan: &Plan<'_>) -> io::Result<()> {
     print(out, Body::Plan { matched: plan.matched(), targets, skipped: skipped(&plan.skipped) })
 }
 
+/// Prints what a machine allows.
+pub fn doctor(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    let object = |check: &Check| {
+        let Check { name, state, detail, cost, fix } = check.clone();
+        CheckObject { name, state: state.word(), detail, cost, fix }
+    };
+    let checks = report.checks.iter().map(object).collect();
+    print(out, Body::Doctor { kernel: report.kernel.clone(), checks, can_attach: report.can_attach() })
+}
+
 fn skipped(skipped: &[Skipped<'_>]) -> Vec<SkippedObject> {
     let object = |skipped: &Skipped<'_>| {
         let rejection = skipped.reason.rejection();
@@ -199,7 +224,10 @@ fn kernel_release() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fastprobe::plan::{Reason, Rejection, Target};
+    use fastprobe::{
+        doctor::State,
+        plan::{Reason, Rejection, Target},
+    };
 
     fn function(name: &'static [u8]) -> Function<'static> {
         Function { address: 0xffff_ffff_8100_0000, name, module: Some(b"kvm") }
@@ -226,6 +254,30 @@ mod tests {
              \"reason\":\"not-traceable\"},\
              {\"function\":\"c\",\"module\":\"kvm\",\"address\":\"0xffffffff81000000\",\
              \"reason\":\"rejected-by-kernel\",\"errno\":22,\"error\":\"EINVAL: why\"}]}\n"
+        );
+    }
+
+    #[test]
+    fn a_machine_is_one_line_in_the_contract() {
+        let check = |name, state, cost: Option<&str>, fix: Option<&str>| Check {
+            name,
+            state,
+            detail: "found".into(),
+            cost: cost.map(String::from),
+            fix: fix.map(String::from),
+        };
+        let checks = vec![
+            check("fprobe", State::Ok, None, None),
+            check("kcore", State::Missing, Some("much"), Some("sudo \"x\"")),
+        ];
+        let mut out = Vec::new();
+        doctor(&mut out, &Report { kernel: "7.3.4".into(), checks }).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "{\"schema\":1,\"type\":\"doctor\",\"kernel\":\"7.3.4\",\"checks\":[\
+             {\"name\":\"fprobe\",\"state\":\"ok\",\"detail\":\"found\",\"cost\":null,\"fix\":null},\
+             {\"name\":\"kcore\",\"state\":\"missing\",\"detail\":\"found\",\"cost\":\"much\",\
+             \"fix\":\"sudo \\\"x\\\"\"}],\"can_attach\":false}\n"
         );
     }
 }

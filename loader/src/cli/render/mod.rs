@@ -11,6 +11,7 @@ use std::{
 
 use fastprobe::{
     counting::{self, Misses},
+    doctor::Report,
     plan::{Plan, Skipped, Target},
     tables::Function,
 };
@@ -91,6 +92,12 @@ pub fn renderer(arguments: &CountArguments) -> Box<dyn Render> {
 /// Prints a plan that is not carried out.
 pub fn plan(plan: &Plan<'_>, as_json: bool) -> io::Result<()> {
     if as_json { json::plan(&mut standard_output(), plan) } else { table::plan(&mut standard_output(), plan) }
+}
+
+/// Prints what a machine allows.
+pub fn doctor(report: &Report, as_json: bool) -> io::Result<()> {
+    let mut out = standard_output();
+    if as_json { json::doctor(&mut out, report) } else { table::doctor(&mut out, report) }
 }
 
 impl Rows {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use comfy_table::{CellAlignment, Table as Grid, presets};
 use fastprobe::{
     counting::Misses,
+    doctor::{Report, State},
     plan::{Plan, Target},
 };
 
@@ -151,6 +152,26 @@ fn missed(misses: Misses) -> String {
     }
 }
 
+/// Prints what a machine allows: a line for each precondition, and below it what its lack costs and what mends it.
+pub fn doctor(out: &mut impl Write, report: &Report) -> io::Result<()> {
+    for check in &report.checks {
+        writeln!(out, "{:<8}  {:<19}  {}", check.state.word(), check.name, check.detail)?;
+        let below = [("costs", &check.cost), ("mend", &check.fix)];
+        for (word, text) in below.iter().filter_map(|(word, text)| Some((word, text.as_ref()?))) {
+            writeln!(out, "{:31}{word:<5}  {text}", "")?;
+        }
+    }
+    let kernel = if report.kernel.is_empty() { "this kernel" } else { &report.kernel };
+    let lacks = report.checks.iter().filter(|check| check.state != State::Ok).count();
+    let verdict = match (report.can_attach(), lacks) {
+        (true, 0) => "fastprobe can attach, and nothing is in its way".to_owned(),
+        (true, lacks) => format!("fastprobe can attach; {lacks} of {} could be better", report.checks.len()),
+        (false, _) => "fastprobe can't attach: mend what is missing".to_owned(),
+    };
+    writeln!(out, "\n{kernel}: {verdict}")?;
+    out.flush()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -159,6 +180,7 @@ mod tests {
     use crate::cli::{args::Sort, select};
     use fastprobe::{
         counting,
+        doctor::Check,
         plan::{Reason, Skipped},
         tables::Function,
     };
@@ -248,5 +270,34 @@ mod tests {
         assert_eq!(of(Some(0), 0), "none missed");
         assert_eq!(of(None, 0), "misses unknown (this kernel does not count them)");
         assert_eq!(of(Some(3), 5), "at least 5 missed");
+    }
+
+    #[test]
+    fn what_a_machine_lacks_is_told_with_its_cost_and_what_mends_it() {
+        let fine = Check { name: "btf", state: State::Ok, detail: "found".into(), cost: None, fix: None };
+        let lack = Check {
+            name: "ftrace_enabled",
+            state: State::Degraded,
+            detail: "0".into(),
+            cost: Some("probes may never fire".into()),
+            fix: Some("sysctl kernel.ftrace_enabled=1".into()),
+        };
+        let print = |checks: &[&Check]| {
+            let checks = checks.iter().copied().cloned().collect();
+            let mut out = Vec::new();
+            doctor(&mut out, &Report { kernel: "7.3.4".into(), checks }).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            print(&[&fine, &lack]),
+            "ok        btf                  found\n\
+             degraded  ftrace_enabled       0\n\
+             \u{20}                              costs  probes may never fire\n\
+             \u{20}                              mend   sysctl kernel.ftrace_enabled=1\n\
+             \n7.3.4: fastprobe can attach; 1 of 2 could be better\n"
+        );
+        assert!(print(&[&fine]).ends_with("nothing is in its way\n"));
+        let missing = Check { state: State::Missing, ..lack };
+        assert!(print(&[&fine, &missing]).ends_with("can't attach: mend what is missing\n"));
     }
 }

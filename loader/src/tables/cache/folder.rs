@@ -27,6 +27,9 @@ const ABANDONED: Duration = Duration::from_secs(60);
 /// More than any kernel's tables: 20 MB with all modules that there are.
 const MAX_BYTES: u64 = 256 << 20;
 
+/// What whoever isn't root can do for a cache.
+const OWN_FOLDER: &str = "set XDG_RUNTIME_DIR to a folder of your own";
+
 /// The folder that holds the cache: nobody but its owner may look into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder(PathBuf);
@@ -84,16 +87,18 @@ impl Folder {
     }
 
     fn check(&self, what: &str, path: &Path, kind: bool, metadata: &fs::Metadata, mode: u32) -> Result<()> {
-        let fault = if !kind {
-            "it is something else"
+        let remove = format!("rm -r {}", self.0.display());
+        let (fault, hint) = if !kind {
+            ("it is something else", &*remove)
         } else if Some(metadata.uid()) != user() {
-            "it belongs to somebody else"
+            ("it belongs to somebody else", OWN_FOLDER)
         } else if metadata.mode() & 0o7777 != mode {
-            "others could have changed it"
+            ("others could have changed it", &*remove)
         } else {
             return Ok(());
         };
-        Err(odd(format!("{} is not a {what} of mode {mode:04o} of our own: {fault}", path.display())))
+        let message = format!("{} is not a {what} of mode {mode:04o} of our own: {fault}", path.display());
+        Err(odd(message).with_hint(hint))
     }
 
     /// Writes the file anew: whoever opens it sees the old one or the new one, whole.
@@ -102,13 +107,7 @@ impl Folder {
     ///
     /// `Io` where the folder or the file can't be made.
     pub fn replace(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
-        let made = DirBuilder::new().mode(0o700).create(&self.0);
-        match made {
-            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(fault(&self.0, e)),
-            _ => {}
-        }
-        let folder = fs::symlink_metadata(&self.0).map_err(|e| fault(&self.0, e))?;
-        self.check("folder", &self.0, folder.is_dir(), &folder, 0o700)?;
+        self.make()?;
         self.sweep(ABANDONED);
         let mut file = tempfile::Builder::new()
             .prefix(UNFINISHED)
@@ -119,6 +118,52 @@ impl Folder {
         written.map_err(|e| fault(file.path(), e))?;
         file.persist(self.file()).map_err(|e| fault(&self.file(), e.error))?;
         Ok(())
+    }
+
+    /// Whether tables could be kept here: writes to a file without a name, which leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// `Malformed` where the folder, or the one that it would be made in, is somebody else's; `Io` where neither can
+    /// be written to.
+    pub fn try_out(&self) -> Result<()> {
+        let folder = if self.is_there()? { &self.0 } else { self.above() };
+        let written = tempfile::tempfile_in(folder).and_then(|mut file| file.write_all(b"tables"));
+        written.map_err(|e| fault(&self.0, e))
+    }
+
+    fn make(&self) -> Result<()> {
+        if self.is_there()? {
+            return Ok(());
+        }
+        match DirBuilder::new().mode(0o700).create(&self.0) {
+            // Another run was faster.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => self.is_there().map(drop),
+            made => made.map_err(|e| fault(&self.0, e)),
+        }
+    }
+
+    /// Whether there is the folder, of our own, or else one of our own to make it in: with CAP_DAC_OVERRIDE anybody
+    /// could make one in `/run`, and bar root from its cache.
+    fn is_there(&self) -> Result<bool> {
+        match fs::symlink_metadata(&self.0) {
+            Ok(folder) => {
+                return self.check("folder", &self.0, folder.is_dir(), &folder, 0o700).map(|()| true);
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(fault(&self.0, e)),
+            Err(_) => {}
+        }
+        let owner = fs::metadata(self.above()).map_err(|e| fault(&self.0, e))?.uid();
+        if Some(owner) == user() {
+            return Ok(false);
+        }
+        let message =
+            format!("no cache is kept in {}, which belongs to somebody else", self.above().display());
+        Err(odd(message).with_hint(OWN_FOLDER))
+    }
+
+    fn above(&self) -> &Path {
+        self.0.parent().unwrap_or(Path::new("/"))
     }
 
     /// Removes what runs that were killed while they wrote have left, if it is of that age.
@@ -229,6 +274,35 @@ mod tests {
             fs::create_dir(folder.file()).unwrap();
         });
         assert!(not_a_file.contains("something else"), "{not_a_file}");
+    }
+
+    #[test]
+    fn trying_out_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        Folder::at(dir.path()).try_out().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let folder = written(dir.path());
+        folder.try_out().unwrap();
+        assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
+        fs::set_permissions(&folder.0, Permissions::from_mode(0o755)).unwrap();
+        let error = folder.try_out().unwrap_err();
+        assert!(error.to_string().contains("others could have changed it"), "{error}");
+        assert_eq!(error.hint(), Some(&*format!("rm -r {}", folder.0.display())));
+        assert_eq!(Folder::at(Path::new("/nowhere")).try_out().unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn none_is_made_in_somebody_elses_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        // Where this runs without root the folders of this machine are somebody else's already.
+        let above = if user() == Some(0) { dir.path() } else { Path::new("/") };
+        if user() == Some(0) {
+            std::os::unix::fs::chown(above, Some(65_534), None).unwrap();
+        }
+        for result in [Folder::at(above).replace(|_| Ok(())), Folder::at(above).try_out()] {
+            assert!(result.unwrap_err().to_string().contains("belongs to somebody else"));
+        }
+        assert!(!above.join(FOLDER).exists());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     ffi::OsStr,
     fs,
+    io::Read,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::Path,
 };
@@ -12,11 +13,17 @@ use twox_hash::XxHash3_64;
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    tables::{files::Root, odd},
+    tables::{
+        files::{Root, open_regular},
+        odd,
+    },
 };
 
 /// `NT_GNU_BUILD_ID`
 const BUILD_ID_NOTE: u32 = 3;
+
+/// More than any of these files has: a line for each module.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// One boot of one kernel, and the modules that are loaded now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,8 +72,10 @@ impl Key {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    fs::read(path)
-        .map_err(|e| Error::new(ErrorKind::Io, format!("can't read {}", path.display())).with_source(e))
+    let mut bytes = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    read.map_err(|e| Error::new(ErrorKind::Io, format!("can't read {}", path.display())).with_source(e))?;
+    Ok(bytes)
 }
 
 /// The build id among the notes (`Elf64_Nhdr` and padded name and content, one after the other).

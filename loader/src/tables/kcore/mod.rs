@@ -144,20 +144,33 @@ fn with_kcore<T>(
     work: impl FnOnce(&Kcore, &mut dyn FnMut() -> Result<Structures>, Clock) -> Result<T>,
 ) -> Result<T> {
     thread::scope(|scope| {
-        let mut structures = Some(scope.spawn(|| Structures::from_btf(&mut BtfFile::open(&root.btf())?)));
+        let mut structures = Some(scope.spawn(|| layout_of(root)));
         let mut clock = Clock::start();
         let kcore = Kcore::open(&root.kcore())?;
         clock.step("headers", kcore.reads());
         let mut structures = || {
             let joined = structures.take().and_then(|thread| thread.join().ok());
-            joined.ok_or_else(|| Error::new(ErrorKind::Io, "the thread that read BTF died"))?.map_err(|e| {
-                match e.kind() {
-                    ErrorKind::Malformed => odd(format!("in {}", root.btf().display())).with_source(e),
-                    _ => e,
-                }
-            })
+            joined.ok_or_else(|| Error::new(ErrorKind::Io, "the thread that read BTF died"))?
         };
         work(&kcore, &mut structures, clock)
+    })
+}
+
+/// Whether BTF says where the members are that the tables are found by.
+///
+/// # Errors
+///
+/// `Unsupported` where the kernel has no BTF, `Permission` or `Io` where it can't be read, `Malformed` where a
+/// structure is not as it is known.
+pub fn check_btf(root: &Root) -> Result<()> {
+    layout_of(root).map(drop)
+}
+
+fn layout_of(root: &Root) -> Result<Structures> {
+    let layout = Structures::from_btf(&mut BtfFile::open(&root.btf())?);
+    layout.map_err(|e| match e.kind() {
+        ErrorKind::Malformed => odd(format!("in {}", root.btf().display())).with_source(e),
+        _ => e,
     })
 }
 
