@@ -1,11 +1,11 @@
 //! What a cache is good for: one boot of one kernel with these modules.
 
 use std::{
-    collections::BTreeMap,
-    ffi::OsStr,
+    collections::{BTreeMap, HashMap},
+    ffi::{OsStr, OsString},
     fs,
     io::Read,
-    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    os::unix::{ffi::OsStrExt, fs::DirEntryExt},
     path::Path,
 };
 
@@ -97,6 +97,7 @@ fn build_id(mut notes: &[u8]) -> Option<[u8; 32]> {
 
 /// The modules in the text of `/proc/modules`, with their folders in `sysfs`.
 fn identities(text: &[u8], sysfs: &Path) -> Result<BTreeMap<Box<[u8]>, Identity>> {
+    let folders = folder_numbers(sysfs);
     let (mut modules, mut any_address) = (BTreeMap::new(), false);
     for line in text.split(|&b| b == b'\n').filter(|line| !line.is_empty()) {
         let fields: Vec<&[u8]> = line.split(|&b| b == b' ').collect();
@@ -104,7 +105,7 @@ fn identities(text: &[u8], sysfs: &Path) -> Result<BTreeMap<Box<[u8]>, Identity>
             return Err(odd(format!("/proc/modules has a line “{}”", line.escape_ascii())));
         };
         any_address |= address.iter().any(|b| !matches!(b, b'0' | b'x'));
-        let folder = fs::metadata(sysfs.join(OsStr::from_bytes(name))).map_or(0, |metadata| metadata.ino());
+        let folder = folders.get(OsStr::from_bytes(name)).copied().unwrap_or(0);
         let identity = XxHash3_64::oneshot(&[size, address, &folder.to_ne_bytes()].join(&b' '));
         modules.insert(name.into(), identity);
     }
@@ -113,6 +114,12 @@ fn identities(text: &[u8], sysfs: &Path) -> Result<BTreeMap<Box<[u8]>, Identity>
         return Err(Error::new(ErrorKind::Permission, "the kernel hides the addresses of its modules"));
     }
     Ok(modules)
+}
+
+/// The number of each folder in `sysfs`: listed at once, which takes a third of asking for one after the other.
+fn folder_numbers(sysfs: &Path) -> HashMap<OsString, u64> {
+    let entries = fs::read_dir(sysfs).into_iter().flatten().flatten();
+    entries.map(|entry| (entry.file_name(), entry.ino())).collect()
 }
 
 #[cfg(test)]
