@@ -1,6 +1,7 @@
-//! `cargo bench -p fastprobe [-- --quick] [PART…]`: how fast names are found, against the kernel's own ways and published ones;
-//! how fast tables are read and patterns matched; what memory that takes. On the tables of a real kernel, which
-//! `cargo xtask bench` has made. It fails on a wrong answer, with `--quick` also where a target is missed by far.
+//! `cargo bench -p fastprobe [-- --quick] [PART…]`: how fast names are found, against the kernel's own ways and
+//! published ones; how fast tables are read and patterns matched; what memory that takes. On the tables of a real
+//! kernel, which `cargo xtask bench` has made. It fails on a wrong answer, with `--quick` also where a target is missed
+//! by far, but for those that are known to be (the table says which).
 
 mod compressed;
 mod input;

@@ -29,18 +29,16 @@ pub fn run(input: &Input, effort: Effort, report: &mut Report) -> Result<()> {
     for (piece, times) in PIECES.iter().zip(measure(effort.rounds, &mut jobs)) {
         let rate = *piece as f64 / times.median();
         report.row(Row {
-            what: format!("one read of {} of core file", bytes(*piece)),
-            times: Some((times.median(), times.p95())),
             remark: format!("{rate:.1} GB/s"),
-            ..Row::default()
+            ..Row::timed(format!("one read of {} of core file", bytes(*piece)), &times)
         });
     }
     let tables = kcore::read(&input.root, true)?;
     for step in &tables.rest.steps {
         report.row(Row {
             what: format!("reads for the tables: {}", step.name),
-            times: Some((step.took.as_nanos() as f64, step.took.as_nanos() as f64)),
-            remark: format!("{} reads; {}", step.reads, counted(step.name, &tables)),
+            median: Some(step.took.as_nanos() as f64),
+            remark: format!("once; {} reads{}", step.reads, counted(step.name, &tables)),
             ..Row::default()
         });
     }
@@ -57,10 +55,10 @@ pub fn run(input: &Input, effort: Effort, report: &mut Report) -> Result<()> {
 /// How much a step read.
 fn counted(step: &str, tables: &kcore::KcoreTables) -> String {
     match step {
-        "symbols" => format!("{} symbols", tables.core.count()),
-        "modules" => format!("{} modules", tables.rest.modules.len()),
-        "ftrace records" => format!("{} functions", tables.rest.sites.len()),
-        "kprobe blacklist" => format!("{} ranges", tables.rest.blacklist.ranges().len()),
+        "symbols" => format!("; {} symbols", tables.core.count()),
+        "modules" => format!("; {} modules", tables.rest.modules.len()),
+        "ftrace records" => format!("; {} functions", tables.rest.sites.len()),
+        "kprobe blacklist" => format!("; {} ranges", tables.rest.blacklist.ranges().len()),
         _ => String::new(),
     }
 }

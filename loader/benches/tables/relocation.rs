@@ -41,10 +41,8 @@ pub fn run(input: &Input, effort: Effort, report: &mut Report) -> Result<()> {
     for (what, times) in ["naive scan", "fastprobe, cache loaded for it"].into_iter().zip(&times) {
         let total = times.median() * all.len() as f64 / 1e6;
         report.row(Row {
-            what: format!("one import of {MODULE}: {what}"),
-            times: Some((times.median(), times.p95())),
             remark: format!("{total:.1} ms for all {}; {found} are functions", all.len()),
-            ..Row::default()
+            ..Row::timed(format!("one import of {MODULE}: {what}"), times)
         });
     }
     Ok(())

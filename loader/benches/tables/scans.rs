@@ -100,10 +100,8 @@ pub fn run(input: &Input, effort: Effort, report: &mut Report) -> Result<()> {
             ["plain loop, all expanded", "kcore, tables read", "cache, loaded"].into_iter().zip(&times)
         {
             report.row(Row {
-                what: format!("{}: {how}", case.name),
-                times: Some((times.median(), times.p95())),
                 remark: format!("{found} functions; {:.1} × plain", plain_ns / times.median()),
-                ..Row::default()
+                ..Row::timed(format!("{}: {how}", case.name), times)
             });
         }
     }

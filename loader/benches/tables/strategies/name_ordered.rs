@@ -1,6 +1,6 @@
-//! The compressed names themselves in their order, as the patches for a name-ordered kallsyms have them: markers for
-//! every 64th (or every eighth) name are searched, then the names behind one are gone through. A bit tells that a name is
-//! that of the symbol before, so that it needn't be compared again.
+//! The compressed names themselves in their order, as the patches for a name-ordered kallsyms have them: markers for every
+//! 64th (or every eighth) name are searched, then the names behind one are gone through. A bit tells that a name is that
+//! of the symbol before, so that it needn't be compared again.
 
 use std::cmp::Ordering;
 

@@ -1,5 +1,5 @@
-//! The same search (6.2 and later), with each name compared token by token as far as it takes to tell: the first step of
-//! the patches that speed up `kallsyms_lookup_names`.
+//! The same search (6.2 and later), with each name compared token by token as far as it takes to tell: the first step
+//! of the patches that speed up `kallsyms_lookup_names`.
 
 use std::cmp::Ordering;
 
