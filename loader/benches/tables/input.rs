@@ -77,9 +77,12 @@ impl Input {
         let release = root.release()?;
         let input = Self { root, folder, place, tables, compressed, symbols, release };
         let written = Tables::read(&input.root, Some(&input.cache()), Wish::Auto, None)?;
-        let reasons =
-            || written.fallbacks().iter().map(|reason| format!("{reason:#}")).collect::<Vec<_>>().join("; ");
-        ensure!(written.store(&input.root, &input.cache())?, "the cache was not written: {}", reasons());
+        let reasons: Vec<_> = written.fallbacks().iter().map(|reason| format!("{reason:#}")).collect();
+        ensure!(
+            written.store(&input.root, &input.cache())?,
+            "the cache was not written: {}",
+            reasons.join("; ")
+        );
         input.write_core()?;
         Ok(input)
     }
@@ -94,7 +97,7 @@ impl Input {
         }
         let mut tables = kcore::read(&self.root, true)?;
         tables.rest.modules.clear();
-        Ok(cache::store(&folder, &root, &Key::of(&root)?, cache::contents(&tables)?)?)
+        Ok(cache::store(&folder, &root, &Key::of(&root)?, cache::contents(tables)?)?)
     }
 
     /// Where that is, and the kernel that it is of.

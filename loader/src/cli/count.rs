@@ -121,9 +121,9 @@ impl Run<'_> {
         thread::scope(|scope| {
             // The next run is to be faster, and this one not slower: nothing is kept before all is attached, and
             // nothing at all where that fails.
-            scope.spawn(|| {
+            scope.spawn(move || {
                 if wait.into_iter().next().is_some() {
-                    keep(&tables, &self.root, &self.cache, select.verbose);
+                    keep(tables, &self.root, &self.cache, select.verbose);
                 }
             });
             self.runtime.block_on(self.session(counting, &plan, chosen, stop, attached))
@@ -238,7 +238,7 @@ impl Run<'_> {
 }
 
 /// Writes the cache. That it can't be written is no fault of this run.
-fn keep(tables: &Tables, root: &Root, cache: &Folder, verbose: u8) {
+fn keep(tables: Tables, root: &Root, cache: &Folder, verbose: u8) {
     let started = Instant::now();
     match tables.store(root, cache) {
         Ok(true) if verbose > 0 => {

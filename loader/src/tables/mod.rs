@@ -145,15 +145,16 @@ impl Tables {
         Ok(())
     }
 
-    /// Writes the cache, if these tables come from the kernel's memory; whether they do.
+    /// Writes the cache, if these tables come from the kernel's memory; whether they do. They are taken apart for that:
+    /// both forms at a time would need a lot of memory.
     ///
     /// # Errors
     ///
     /// Those of [`cache::store`].
-    pub fn store(&self, root: &Root, cache: &Folder) -> Result<bool> {
+    pub fn store(self, root: &Root, cache: &Folder) -> Result<bool> {
         let (Some(key), Source::Kcore) = (&self.key, self.source) else { return Ok(false) };
-        let contents = match &self.tables {
-            Held::Kcore(tables) => cache::contents(tables)?,
+        let contents = match self.tables {
+            Held::Kcore(tables) => cache::contents(*tables)?,
             Held::Cached(tables, folder) => tables.contents().map_err(|e| folder.unusable(e))?,
             Held::Text(_) => return Ok(false),
         };

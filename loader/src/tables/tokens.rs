@@ -13,7 +13,7 @@ pub const MAX_NAME_BYTES: usize = 512;
 const SHORT_BYTES: usize = 16;
 
 /// The 256 tokens, expanded.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Tokens {
     /// The first bytes of each token, for a copy without a loop.
     short: Box<[[u8; SHORT_BYTES]; 256]>,

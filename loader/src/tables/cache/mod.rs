@@ -33,7 +33,7 @@ pub fn load(folder: &Folder, key: &Key) -> Result<Option<Kept>> {
 /// # Errors
 ///
 /// `Malformed` where the kernel is not that any more; `Io` where the file can't be written.
-pub fn store(folder: &Folder, root: &Root, key: &Key, contents: Contents<'_>) -> Result<()> {
+pub fn store(folder: &Folder, root: &Root, key: &Key, contents: Contents) -> Result<()> {
     let mut names: Vec<&[u8]> = contents.index.modules.iter().map(|(name, _)| &**name).collect();
     names.sort_unstable();
     if *key != Key::of(root)? || !names.iter().copied().eq(key.modules.keys().map(|name| &**name)) {
@@ -71,8 +71,8 @@ mod tests {
         let (root, folder) = (root(dir.path()), Folder::at(dir.path()));
         let key = Key::of(&root).unwrap();
         assert!(load(&folder, &key).unwrap().is_none());
-        let tables = FakeKernel::self_relative().tables();
-        store(&folder, &root, &key, contents(&tables).unwrap()).unwrap();
+        let tables = || FakeKernel::self_relative().tables();
+        store(&folder, &root, &key, contents(tables()).unwrap()).unwrap();
         let kept = load(&folder, &key).unwrap().unwrap();
         assert!(kept.complete && kept.tables.modules().eq([b"kvm"]));
 
@@ -81,7 +81,7 @@ mod tests {
         assert!(!kept.complete && kept.tables.modules().next().is_none());
         // And they are not stored under a key that holds no more.
         assert!(
-            store(&folder, &root, &key, contents(&tables).unwrap())
+            store(&folder, &root, &key, contents(tables()).unwrap())
                 .unwrap_err()
                 .to_string()
                 .contains("meanwhile")

@@ -185,7 +185,7 @@ impl CachedTables {
     /// # Errors
     ///
     /// `Malformed` for a damaged file.
-    pub fn contents(&self) -> Result<Contents<'_>> {
+    pub fn contents(&self) -> Result<Contents> {
         let mut builder = Builder::default();
         for module in self.kept_modules() {
             builder.module(module)?;
@@ -194,8 +194,8 @@ impl CachedTables {
         if let Some(changed) = &self.changed {
             push_modules(&mut builder, changed, NEW_RANKS)?;
         }
-        let tokens = self.index.tokens();
-        Ok(Contents { index: builder.finish(tokens)?, tokens, lists: self.lists, counts: self.counts() })
+        let tokens = self.index.tokens().clone();
+        Ok(Contents { index: builder.finish(&tokens)?, tokens, lists: self.lists, counts: self.counts() })
     }
 }
 
@@ -204,15 +204,16 @@ impl CachedTables {
 /// # Errors
 ///
 /// `Malformed` where a name in memory is none.
-pub fn contents(tables: &KcoreTables) -> Result<Contents<'_>> {
-    let (core, rest) = (&tables.core, &tables.rest);
+pub fn contents(tables: KcoreTables) -> Result<Contents> {
+    let KcoreTables { core, rest, lists } = tables;
     let mut builder = Builder::default();
     core.for_each_symbol(|index, kind, function| {
         builder.push(kind, function, Facts::of(function, &rest.sites, &rest.blacklist), index as u32)
     })?;
-    push_modules(&mut builder, rest, core.count() as u32)?;
-    let (tokens, counts) = (core.tokens(), Counts::of(&rest.sites, &rest.blacklist));
-    Ok(Contents { index: builder.finish(tokens)?, tokens, lists: tables.lists, counts })
+    push_modules(&mut builder, &rest, core.count() as u32)?;
+    let (tokens, counts) = (core.into_tokens(), Counts::of(&rest.sites, &rest.blacklist));
+    drop(rest);
+    Ok(Contents { index: builder.finish(&tokens)?, tokens, lists, counts })
 }
 
 /// The symbols of modules, ranked from `rank` on.

@@ -197,6 +197,11 @@ impl CompressedSymbols {
         &self.tokens
     }
 
+    /// The tokens alone; everything else goes.
+    pub fn into_tokens(self) -> Tokens {
+        self.tokens
+    }
+
     /// The address of symbol number `index`.
     pub fn address(&self, index: usize) -> u64 {
         self.parts.rule.address(index, self.offset(index))
