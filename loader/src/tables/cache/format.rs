@@ -34,7 +34,7 @@ use crate::{
 const MAGIC: u64 = u64::from_ne_bytes(*b"fastprob");
 
 /// Counts up with every change of the format or of what is in it.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 const HEADER_BYTES: usize = 40;
 

@@ -4,7 +4,7 @@ use std::{collections::HashMap, ops::Range};
 
 use super::{
     Places,
-    names::Encoder,
+    names::{BLOCK, Encoder},
     record::{Packed, Record},
     slots::Slots,
 };
@@ -120,17 +120,20 @@ impl Builder {
         self.number_by_rank();
         sort_from(&mut self.symbols, 0, &name);
         let mut encoder = Encoder::new(tokens);
-        if !self.symbols.iter().all(|symbol| encoder.push(name(symbol))) {
-            return Err(odd("a name that is longer than any"));
+        for block in self.symbols.chunks(BLOCK) {
+            encoder.begin(block.iter().map(|symbol| symbol.record));
+            if !block.iter().all(|symbol| encoder.push(name(symbol))) {
+                return Err(odd("a name that is longer than any"));
+            }
         }
         let slots = slots(self.symbols.len(), |position| name(&self.symbols[position]));
         drop(texts);
-        let (names, blocks) = encoder.finish();
-        let mut stored = Stored { content: names, ..Stored::default() };
+        let (content, blocks) = encoder.finish();
+        let mut stored = Stored { content, ..Stored::default() };
         stored.places = Places {
-            names: 0..stored.content.len(),
+            count: self.symbols.len(),
+            symbols: 0..stored.content.len(),
             blocks: stored.push_words(&blocks),
-            records: stored.push(self.symbols.iter().map(|symbol| symbol.record.0)),
             slots: stored.push_words(&slots),
             of_modules: stored.push_words(&self.of_modules()),
         };

@@ -37,12 +37,13 @@ pub struct Index {
 /// Where the parts of an index are among the pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Places {
-    /// The names in their order; see `names.rs`.
-    pub names: Range<usize>,
-    /// Where their blocks begin.
+    /// How many symbols there are.
+    pub count: usize,
+    /// The symbols in the order of their names, in blocks: first the records, then the names (see `names.rs`). Who
+    /// finds a name wants its record, and memory that lies elsewhere takes longer to reach than all else together.
+    pub symbols: Range<usize>,
+    /// Where the blocks begin, and where the last one ends.
     pub blocks: Range<usize>,
-    /// A record for each.
-    pub records: Range<usize>,
     /// The hash table; see `slots.rs`.
     pub slots: Range<usize>,
     /// The positions of the modules' symbols, module by module.
@@ -70,7 +71,7 @@ impl Index {
         tokens: Tokens,
         modules: Vec<(Box<[u8]>, u32)>,
     ) -> Result<Self> {
-        let count = places.records.len() / RECORD_BYTES;
+        let count = places.count;
         let slots = places.slots.len() / 4;
         let mut end = 0_usize;
         let modules: Vec<_> = modules
@@ -121,7 +122,7 @@ impl Index {
 
     /// How many bytes the names take, the way to them included.
     pub fn name_bytes(&self) -> usize {
-        self.places.names.len() + self.places.blocks.len()
+        (self.places.symbols.len() + self.places.blocks.len()).saturating_sub(self.count * RECORD_BYTES)
     }
 
     /// The position of the first symbol called `name`, or of the first variant where no symbol has the plain name.
@@ -197,7 +198,7 @@ impl Index {
     ) -> Result<()> {
         let mut expander = Expander::new();
         for block in positions.start / BLOCK..positions.end.min(self.count).div_ceil(BLOCK) {
-            let mut rest = self.block(block)?;
+            let (_, mut rest) = self.block(block)?;
             let last = ((block + 1) * BLOCK).min(positions.end);
             for position in block * BLOCK..last {
                 let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(position))?;
@@ -218,9 +219,9 @@ impl Index {
     /// `Malformed` for a damaged file, and a position beyond the last.
     #[inline]
     pub fn record(&self, position: usize) -> Result<Record> {
-        let start = position * RECORD_BYTES;
-        let bytes = self.part(&self.places.records, start..start + RECORD_BYTES)?;
-        let record = Packed(*bytes.first_chunk().ok_or_else(|| no_name(position))?).unpack();
+        let (records, _) = self.block(position / BLOCK)?;
+        let bytes = records.get(position % BLOCK).ok_or_else(|| no_name(position))?;
+        let record = Packed(*bytes).unpack();
         if record.module as usize > self.modules.len() {
             return Err(odd("a symbol of no module"));
         }
@@ -253,7 +254,7 @@ impl Index {
         // What is looked for is in the block before, or the first of this one.
         let Some(block) = low.checked_sub(1) else { return Ok(0) };
         let mut seen = Seen::NOTHING;
-        let mut rest = self.block(block)?;
+        let (_, mut rest) = self.block(block)?;
         for position in block * BLOCK..(low * BLOCK).min(self.count) {
             let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(position))?;
             seen = stored.see(&self.tokens, name, seen);
@@ -268,7 +269,7 @@ impl Index {
     /// How the name at `position` compares with `name`.
     #[inline]
     fn see(&self, position: usize, name: &[u8]) -> Result<Seen> {
-        let mut rest = self.block(position / BLOCK)?;
+        let (_, mut rest) = self.block(position / BLOCK)?;
         let mut seen = Seen::NOTHING;
         for _ in 0..=position % BLOCK {
             let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(position))?;
@@ -278,11 +279,16 @@ impl Index {
         Ok(seen)
     }
 
+    /// The records and the names of a block.
     #[inline]
-    fn block(&self, block: usize) -> Result<&[u8]> {
+    fn block(&self, block: usize) -> Result<(&[[u8; RECORD_BYTES]], &[u8])> {
         let start = self.word(&self.places.blocks, block)? as usize;
         let end = self.word(&self.places.blocks, block + 1)? as usize;
-        self.part(&self.places.names, start..end)
+        let bytes = self.part(&self.places.symbols, start..end)?;
+        let symbols = self.count.saturating_sub(block * BLOCK).min(BLOCK);
+        let (records, names) =
+            bytes.split_at_checked(symbols * RECORD_BYTES).ok_or_else(|| no_name(block * BLOCK))?;
+        Ok((records.as_chunks().0, names))
     }
 
     #[inline]

@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! name     shared bytes (u8), length and form (u8, or two from 128 on), then codes or plain bytes
-//! blocks   where each eighth name begins (u32), and where the last one ends
+//! block    the records of eight names (see `record.rs`), then the names
+//! blocks   where each block begins (u32), and where the last one ends
 //! ```
 
 use std::cmp::Reverse;
 
+use super::record::Packed;
 use crate::tables::tokens::{Expander, MAX_NAME_BYTES, Seen, Tokens, common_bytes};
 
 /// Names from one that is stored whole to the next.
@@ -70,10 +72,10 @@ pub struct Encoder<'t> {
     tokens: &'t Tokens,
     /// For each first byte the tokens that begin with it, the longest first.
     by_first: Box<[Vec<Candidate>; 256]>,
-    names: Vec<u8>,
+    bytes: Vec<u8>,
     blocks: Vec<u32>,
+    /// The name before in the same block.
     last: Vec<u8>,
-    count: usize,
 }
 
 /// A token that may be the next of a name.
@@ -115,7 +117,14 @@ impl<'t> Encoder<'t> {
         for candidates in by_first.iter_mut() {
             candidates.sort_by_key(|candidate| Reverse(candidate.length));
         }
-        Self { tokens, by_first, names: Vec::new(), blocks: Vec::new(), last: Vec::new(), count: 0 }
+        Self { tokens, by_first, bytes: Vec::new(), blocks: Vec::new(), last: Vec::new() }
+    }
+
+    /// Begins a block with the records of those whose names are stored next.
+    pub fn begin(&mut self, records: impl Iterator<Item = Packed>) {
+        self.blocks.push(self.bytes.len() as u32);
+        records.for_each(|record| self.bytes.extend_from_slice(&record.0));
+        self.last.clear();
     }
 
     /// Stores `name`, which doesn't come before the last one; whether it is short enough for a name.
@@ -123,14 +132,8 @@ impl<'t> Encoder<'t> {
         if name.len() >= MAX_NAME_BYTES {
             return false;
         }
-        let mut shared = 0;
-        if self.count.is_multiple_of(BLOCK) {
-            self.blocks.push(self.names.len() as u32);
-        } else {
-            shared = common_bytes(&self.last, name).min(u8::MAX as usize);
-        }
-        self.count += 1;
-        self.names.push(shared as u8);
+        let shared = common_bytes(&self.last, name).min(u8::MAX as usize);
+        self.bytes.push(shared as u8);
         self.push_codes(&name[shared..]);
         self.last.clear();
         self.last.extend_from_slice(name);
@@ -139,23 +142,23 @@ impl<'t> Encoder<'t> {
 
     /// The rest of a name with its length before it, in plain bytes where a byte is in no token.
     fn push_codes(&mut self, rest: &[u8]) {
-        let length_at = self.names.len();
-        self.names.push(0);
+        let length_at = self.bytes.len();
+        self.bytes.push(0);
         let mut at = 0;
         while let Some((code, length)) = self.longest(&rest[at..]) {
-            self.names.push(code);
+            self.bytes.push(code);
             at += length;
         }
         let plain = at < rest.len();
         if plain {
-            self.names.truncate(length_at + 1);
-            self.names.extend_from_slice(rest);
+            self.bytes.truncate(length_at + 1);
+            self.bytes.extend_from_slice(rest);
         }
-        let form = (self.names.len() - length_at - 1) << 1 | usize::from(plain);
-        self.names[length_at] = form as u8;
+        let form = (self.bytes.len() - length_at - 1) << 1 | usize::from(plain);
+        self.bytes[length_at] = form as u8;
         if form >= LONG {
-            self.names[length_at] = (form & !LONG) as u8 | LONG as u8;
-            self.names.insert(length_at + 1, (form >> 7) as u8);
+            self.bytes[length_at] = (form & !LONG) as u8 | LONG as u8;
+            self.bytes.insert(length_at + 1, (form >> 7) as u8);
         }
     }
 
@@ -173,8 +176,8 @@ impl<'t> Encoder<'t> {
 
     /// All names, and where their blocks begin and the last one ends.
     pub fn finish(mut self) -> (Vec<u8>, Vec<u32>) {
-        self.blocks.push(self.names.len() as u32);
-        (self.names, self.blocks)
+        self.blocks.push(self.bytes.len() as u32);
+        (self.bytes, self.blocks)
     }
 }
 
@@ -194,7 +197,10 @@ mod tests {
     fn stored(names: &[Vec<u8>]) -> (Tokens, Vec<u8>) {
         let tokens = tokens();
         let mut encoder = Encoder::new(&tokens);
-        assert!(names.iter().all(|name| encoder.push(name)));
+        for block in names.chunks(BLOCK) {
+            encoder.begin(std::iter::empty());
+            assert!(block.iter().all(|name| encoder.push(name)));
+        }
         let (bytes, blocks) = encoder.finish();
         assert_eq!(blocks.len(), names.len().div_ceil(BLOCK) + 1);
         (tokens, bytes)
