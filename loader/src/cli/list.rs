@@ -7,10 +7,17 @@ use fastprobe::{
     tables::{Root, cache::Folder},
 };
 
-use super::{args::ListArguments, exit::Exit, render, select};
+use super::{args::ListArguments, exit::Exit, privileges, render, select};
 
-/// Runs the command.
+/// Runs the command; what is below `--root` may be a link to anything.
 pub fn run(arguments: &ListArguments) -> Result<Exit> {
+    match arguments.root {
+        Some(_) => privileges::with_own_rights(|| list(arguments))?,
+        None => list(arguments),
+    }
+}
+
+fn list(arguments: &ListArguments) -> Result<Exit> {
     let root = arguments.root.as_ref().map_or_else(Root::machine, Root::at);
     if !root.path().is_dir() {
         let message = format!("--root {}: no such folder", root.path().display());
