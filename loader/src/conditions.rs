@@ -1,8 +1,11 @@
-//! What about a kernel makes probes silent or slow, though they attach.
+//! What about a kernel makes probes slow, silent or worse, though they attach.
 
 use std::fs;
 
-use crate::tables::Root;
+use crate::{
+    error::{Error, ErrorKind, Result},
+    tables::Root,
+};
 
 /// A fact about this kernel that a user should know before the attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,28 +19,32 @@ pub struct Condition {
 /// From so many functions on it is felt that they share 256 lists.
 const MANY: usize = 2560;
 
-/// What is to be known about attaching to so many functions on the machine below `root`.
-pub fn conditions(root: &Root, functions: usize) -> Vec<Condition> {
-    let mut found = Vec::new();
-    // Up to 6.12 a link attaches and never fires (`ftrace_ops_list_func` is left out in `kernel/trace/ftrace.c`).
-    let ftrace = fs::read_to_string(root.path().join("proc/sys/kernel/ftrace_enabled"));
-    if ftrace.is_ok_and(|enabled| enabled.trim() == "0") {
-        found.push(Condition {
-            message: "kernel.ftrace_enabled is 0: probes attach and may never fire".to_owned(),
-            hint: "sysctl kernel.ftrace_enabled=1",
-        });
+/// Fails where ftrace is switched off on the machine below `root`. Up to 6.12 a link attaches all the same and never
+/// fires, and measured on 6.12, its detach makes ftrace shut itself down until the next boot
+/// (`ftrace_shutdown` in `kernel/trace/ftrace.c` finds a record that it can't account for).
+///
+/// # Errors
+///
+/// `Unsupported`, with the command that switches it on.
+pub fn check_ftrace(root: &Root) -> Result<()> {
+    let enabled = fs::read_to_string(root.path().join("proc/sys/kernel/ftrace_enabled"));
+    if enabled.is_ok_and(|enabled| enabled.trim() == "0") {
+        let message = "kernel.ftrace_enabled is 0: no probe would fire, and to detach it could break ftrace";
+        return Err(Error::new(ErrorKind::Unsupported, message).with_hint("sysctl kernel.ftrace_enabled=1"));
     }
-    let release = root.release().unwrap_or_default();
-    if functions >= MANY && has_one_table_for_all(&release) {
-        found.push(Condition {
-            message: format!(
-                "on Linux {release} each hit of {functions} probes gets slower with their number (6.14 to 6.18: 256 \
-                 lists for all of them)"
-            ),
-            hint: "match fewer functions, or use 6.12 or 6.19 and later",
-        });
-    }
-    found
+    Ok(())
+}
+
+/// What makes each hit slow on the machine below `root` when so many functions are attached to.
+pub fn slow_hits(root: &Root, functions: usize) -> Option<Condition> {
+    let release = root.release().ok().filter(|release| has_one_table_for_all(release))?;
+    (functions >= MANY).then(|| Condition {
+        message: format!(
+            "on Linux {release} each hit of {functions} probes gets slower with their number (6.14 to 6.18: 256 lists \
+             for all of them)"
+        ),
+        hint: "match fewer functions, or use 6.12 or 6.19 and later",
+    })
 }
 
 /// Whether all fprobes share a table of 256 lists, so that a hit has to walk one of `functions / 256`
@@ -77,17 +84,22 @@ mod tests {
             ("strange", false),
         ] {
             let (_dir, root) = machine(release, "1\n");
-            assert_eq!(conditions(&root, 5000).len(), usize::from(slow), "{release}");
-            assert_eq!(conditions(&root, 100), [], "{release}");
+            assert_eq!(slow_hits(&root, 5000).is_some(), slow, "{release}");
+            assert_eq!(slow_hits(&root, 100), None, "{release}");
         }
     }
 
     #[test]
-    fn switched_off_ftrace_is_told_with_the_command_that_mends_it() {
+    fn switched_off_ftrace_is_refused_with_the_command_that_mends_it() {
         let (_dir, root) = machine("6.12.0", "0\n");
-        assert_eq!(conditions(&root, 1)[0].hint, "sysctl kernel.ftrace_enabled=1");
-        let (dir, root) = machine("6.12.0", "0\n");
+        let error = check_ftrace(&root).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.hint()),
+            (ErrorKind::Unsupported, Some("sysctl kernel.ftrace_enabled=1"))
+        );
+        let (dir, root) = machine("6.12.0", "1\n");
+        check_ftrace(&root).unwrap();
         fs::remove_file(dir.path().join("proc/sys/kernel/ftrace_enabled")).unwrap();
-        assert_eq!(conditions(&root, 1), []);
+        check_ftrace(&root).unwrap();
     }
 }

@@ -45,10 +45,33 @@ pub fn json(arguments: &[&str]) -> Result<Vec<Value>> {
 
 /// A counting `fastprobe --json` that has attached.
 pub struct Running {
-    child: Child,
+    child: Kept,
     output: BufReader<ChildStdout>,
     /// Its `attach` object.
     pub attach: Value,
+}
+
+/// A process that ends with the test, however that ends.
+struct Kept(Option<Child>);
+
+impl Kept {
+    fn get(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it is given away last")
+    }
+
+    fn id(&self) -> u32 {
+        self.0.as_ref().map_or(0, Child::id)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // It may have ended already.
+            let _ended = child.kill();
+            let _status = child.wait();
+        }
+    }
 }
 
 impl Running {
@@ -77,7 +100,7 @@ impl Running {
             bail!("fastprobe ended before it attached: {}: {words}", child.wait()?);
         }
         let attach = serde_json::from_str(&line)?;
-        Ok(Self { child, output, attach })
+        Ok(Self { child: Kept(Some(child)), output, attach })
     }
 
     /// Its folder in procfs.
@@ -95,8 +118,8 @@ impl Running {
     /// Closes the reading end of its standard output and of its standard error.
     pub fn hang_up(self) -> Child {
         let Self { mut child, output, .. } = self;
-        drop((output, child.stderr.take()));
-        child
+        drop((output, child.get().stderr.take()));
+        child.0.take().expect("it is given away last")
     }
 
     /// Interrupts it as Ctrl-C does, and gives what it prints until it ends: its counts and its summary.
@@ -117,7 +140,7 @@ impl Running {
     pub fn end(&mut self) -> Result<(Value, Value)> {
         let mut text = String::new();
         self.output.read_to_string(&mut text)?;
-        let status = self.child.wait()?;
+        let status = self.child.get().wait()?;
         ensure!(status.success(), "fastprobe: {status}: {text}");
         let mut lines = text.lines().rev();
         let mut next = |kind: &str| -> Result<Value> {

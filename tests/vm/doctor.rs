@@ -138,7 +138,7 @@ fn switches_are_set_as_prescribed() {
     // 7.x can be built to know no other state.
     let switch = "/proc/sys/kernel/ftrace_enabled";
     if fs::write(switch, "0").is_ok() {
-        prescribes("true", "ftrace_enabled", "degraded", "sysctl kernel.ftrace_enabled=1");
+        prescribes("true", "ftrace_enabled", "missing", "sysctl kernel.ftrace_enabled=1");
     }
     assert_eq!(fs::read_to_string(switch).expect("readable"), "1\n");
 }

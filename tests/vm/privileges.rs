@@ -3,7 +3,7 @@
 use std::{
     fs,
     os::unix::{
-        fs::{MetadataExt, PermissionsExt, chown},
+        fs::{MetadataExt, PermissionsExt, chown, symlink},
         process::CommandExt,
     },
     path::Path,
@@ -64,6 +64,47 @@ fn each_source_has_its_capabilities() {
 
 #[test]
 #[ignore = "needs a VM: cargo xtask test"]
+fn the_right_to_read_the_kernels_files_is_none_to_read_others() {
+    const SECRET: &str = "secret)(";
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("root may");
+    let secret = folder.path().join("secret");
+    fs::write(&secret, SECRET).expect("root may");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("root may");
+    // A folder whose tables are that file.
+    let root = folder.path().join("root");
+    fs::create_dir_all(root.join("proc")).expect("root may");
+    symlink(&secret, root.join("proc/kallsyms")).expect("root may");
+    let sites = "sys/kernel/tracing/available_filter_functions";
+    fs::create_dir_all(root.join(sites).parent().expect("a folder")).expect("root may");
+    symlink(&secret, root.join(sites)).expect("root may");
+
+    let all = ["bpf", "perfmon", "syslog", "dac_read_search", "sys_rawio"];
+    let (secret, root) = (secret.display(), root.display());
+    // Such capabilities reach the programs that are started, too: this one may read it.
+    assert_eq!(String::from_utf8_lossy(&with(&all, &format!("cat {secret}")).stdout), SECRET);
+    for line in [
+        format!("fastprobe --regex -d 0 @{secret}"),
+        format!("fastprobe list --regex @{secret}"),
+        format!("fastprobe list --regex -x @{secret} vfs_read"),
+        format!("fastprobe list --root {root} vfs_read"),
+    ] {
+        let output = with(&all, &line);
+        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), words(&output));
+        assert!(!output.status.success() && said.contains("Permission denied"), "{line}: {said}");
+        assert!(!said.contains(SECRET), "{line}: {said}");
+    }
+    // What they may read they can name, and the kernel's files are read afterwards.
+    let own = with(&all, "echo vfs_read | fastprobe list --source kcore @/dev/stdin");
+    assert_eq!(own.status.code(), Some(0), "{}", words(&own));
+    // Root reads what is somebody else's.
+    chown(folder.path().join("secret"), Some(NOBODY), Some(NOBODY)).expect("root may");
+    let of_root = of_root(&["list", "--regex", &format!("@{secret}")]).output().expect("it runs");
+    assert!(words(&of_root).contains(SECRET), "{}", words(&of_root));
+}
+
+#[test]
+#[ignore = "needs a VM: cargo xtask test"]
 fn nobody_makes_a_cache_for_root() {
     let _was_there = fs::remove_dir_all("/run/fastprobe");
     let all = ["dac_override", "dac_read_search", "sys_rawio", "syslog"];
@@ -87,9 +128,8 @@ mod multi {
     /// Lines of `/proc/PID/status`, of each thread.
     fn states(process: &Path) -> Vec<String> {
         let tasks = fs::read_dir(process.join("task")).expect("it lives");
-        tasks
-            .map(|task| fs::read_to_string(task.expect("a thread").path().join("status")).expect("readable"))
-            .collect()
+        // One that has ended meanwhile has no state.
+        tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok()).collect()
     }
 
     /// Waits until the thread that writes the cache is gone, and gives the state of the only one left.
@@ -214,6 +254,15 @@ mod multi {
         }
         let kept = fs::metadata(runtime.path().join("fastprobe/tables")).expect("it was kept");
         assert_eq!((kept.uid(), kept.mode() & 0o7777), (NOBODY, 0o600));
+        // Of root's files it reads the kernel's alone.
+        let theirs = folder.path().join("theirs");
+        fs::write(&theirs, "secret)(").expect("root may");
+        fs::set_permissions(&theirs, fs::Permissions::from_mode(0o600)).expect("root may");
+        let patterns = format!("@{}", theirs.display());
+        let output = command().args(["list", "--regex", &patterns]).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+        assert!(words(&output).contains("Permission denied"), "{}", words(&output));
+        assert!(!words(&output).contains("secret)("), "{}", words(&output));
         for source in ["text", "kcore"] {
             let running = Running::spawn(command().args(["--json", "--source", source, RARE_FUNCTION]))
                 .expect("it attaches");

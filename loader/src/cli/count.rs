@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use fastprobe::{
     Error, ErrorKind,
     budget::Sampling,
-    conditions::conditions,
+    conditions::{check_ftrace, slow_hits},
     counting::{Attempt, Counting, Loaded, Timings},
     plan::{Plan, Reason, Skipped, known_good, plan},
     sys::Live,
@@ -97,7 +97,8 @@ impl Run<'_> {
             let hint = "--budget 5% looks first what they cost, and leaves out the hottest";
             warn(format_args!("{count} functions, some of which the kernel calls all the time"), Some(hint));
         }
-        for condition in conditions(&self.root, plan.targets.len()) {
+        check_ftrace(&self.root)?;
+        if let Some(condition) = slow_hits(&self.root, plan.targets.len()) {
             warn(&condition.message, Some(condition.hint));
         }
         // Before the attach, so that Ctrl-C during a long one still ends in a report. Before this point the default

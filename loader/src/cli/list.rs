@@ -10,10 +10,17 @@ use fastprobe::{
 };
 use tempfile::TempDir;
 
-use super::{args::ListArguments, exit::Exit, render, select};
+use super::{args::ListArguments, exit::Exit, privileges, render, select};
 
-/// Runs the command.
+/// Runs the command; what is below `--root` may be a link to anything.
 pub fn run(arguments: &ListArguments) -> Result<Exit> {
+    match arguments.root {
+        Some(_) => privileges::with_own_rights(|| list(arguments))?,
+        None => list(arguments),
+    }
+}
+
+fn list(arguments: &ListArguments) -> Result<Exit> {
     let (root, _unpacked) = root(arguments.root.as_deref())?;
     let cache = arguments.root.is_none().then(Folder::of_this_user);
     let patterns = select::patterns(&arguments.select, &root)?;

@@ -1,4 +1,5 @@
-//! What a process may do that has attached: no more than it still has to.
+//! What this process may do: with files that its arguments name no more than whoever runs it, and after the attach no
+//! more than it still has to.
 //!
 //! To Linux, capabilities belong to a thread. This gives up those of the thread that counts, which is the only one
 //! once the cache has been written: [`keep`](super::count) needs CAP_SYSLOG to see where modules lie, and its
@@ -7,9 +8,31 @@
 use std::io;
 
 use fastprobe::counting::Counting;
-use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+use rustix::{
+    process::getuid,
+    thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs},
+};
 
 use super::warn;
+
+/// Opens files that the arguments name, with the rights of whoever runs this. With file capabilities the process may
+/// read what its user may not, and would show it in an error about the text. Root may read everything anyway.
+///
+/// # Errors
+///
+/// Where the capabilities can't be set; `work` is not done then.
+pub fn with_own_rights<T>(work: impl FnOnce() -> T) -> io::Result<T> {
+    if getuid().is_root() { Ok(work()) } else { without_others_files(work) }
+}
+
+fn without_others_files<T>(work: impl FnOnce() -> T) -> io::Result<T> {
+    let held = capabilities(None)?;
+    let others_files = CapabilitySet::DAC_READ_SEARCH | CapabilitySet::DAC_OVERRIDE;
+    set_capabilities(None, CapabilitySets { effective: held.effective - others_files, ..held })?;
+    let result = work();
+    set_capabilities(None, held)?;
+    Ok(result)
+}
 
 /// Gives up the capabilities of this thread, for good: counters are memory, and closing the link detaches.
 ///
@@ -43,7 +66,7 @@ fn set(effective: CapabilitySet, permitted: CapabilitySet) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{cell::Cell, thread};
+    use std::{cell::Cell, fs, os::unix::fs::PermissionsExt, thread};
 
     use super::*;
 
@@ -74,5 +97,22 @@ mod tests {
         let bpf = held & CapabilitySet::BPF;
         assert_eq!((left_over.effective, left_over.permitted), (bpf, bpf));
         assert_eq!(capabilities(None).unwrap(), before);
+    }
+
+    #[test]
+    fn others_files_are_closed_to_the_work_and_to_it_alone() {
+        let work = || {
+            let before = capabilities(None).unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("secret");
+            fs::write(&path, "of somebody else").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+            let during = without_others_files(|| fs::read(&path)).unwrap();
+            assert_eq!(during.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+            assert_eq!(capabilities(None).unwrap(), before);
+            let reads_all = before.effective.contains(CapabilitySet::DAC_OVERRIDE);
+            assert_eq!(fs::read(&path).is_ok(), reads_all);
+        };
+        thread::spawn(work).join().unwrap();
     }
 }

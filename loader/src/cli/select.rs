@@ -18,7 +18,7 @@ use fastprobe::{
 
 use super::{
     args::{Select, SourceChoice},
-    no_match, warn,
+    no_match, privileges, warn,
 };
 
 /// The patterns of a command line, read and compiled; what is wrong with them is known before the kernel is
@@ -87,7 +87,8 @@ const MAX_PATTERN_BYTES: u64 = 64 << 20;
 /// A file or a pipe, which may be endless.
 fn read_at_most(path: &str, bytes: u64) -> io::Result<Vec<u8>> {
     let mut contents = Vec::new();
-    File::open(path)?.take(bytes + 1).read_to_end(&mut contents)?;
+    let file = privileges::with_own_rights(|| File::open(path))??;
+    file.take(bytes + 1).read_to_end(&mut contents)?;
     if contents.len() as u64 > bytes {
         return Err(io::Error::other(format!("more than {} MiB", bytes >> 20)));
     }

@@ -1,6 +1,9 @@
 //! Tries what a run does, and reads what decides whether it works.
 
-use super::{facts::Facts, settings, trial};
+use super::{
+    facts::{Facts, Refusal},
+    settings, trial,
+};
 use crate::{
     plan::known_good,
     sys::Kernel,
@@ -21,6 +24,7 @@ pub fn gather(root: &Root, kernel: &dyn Kernel, cache: &Folder) -> Facts {
     };
     let armed = settings::number(&path("sys/kernel/debug/kprobes/enabled"));
     let kallsyms = root.kallsyms().ok();
+    let ftrace_enabled = settings::number(&path("proc/sys/kernel/ftrace_enabled"));
     Facts {
         kernel: root.release().unwrap_or_default(),
         kcore,
@@ -33,13 +37,14 @@ pub fn gather(root: &Root, kernel: &dyn Kernel, cache: &Folder) -> Facts {
         cache: cache.try_out(),
         cache_file: cache.file(),
         is_cached: Tables::read(root, Some(cache), Wish::Only(Source::Cache), None).is_ok(),
-        multi: trial::multi(kernel, site),
+        // To detach while ftrace is off could break it: see `conditions`.
+        multi: if ftrace_enabled == Some(0) { Err(Refusal::Unit) } else { trial::multi(kernel, site) },
         single: trial::single(kernel, &path("sys/bus/event_source/devices"), site),
         kprobes_armed: armed.map(|armed| armed != 0),
         shows_addresses: kallsyms.and_then(|(_, file)| settings::shows_addresses(file)),
         kptr_restrict: settings::number(&path("proc/sys/kernel/kptr_restrict")),
         perf_event_paranoid: settings::number(&path("proc/sys/kernel/perf_event_paranoid")),
-        ftrace_enabled: settings::number(&path("proc/sys/kernel/ftrace_enabled")),
+        ftrace_enabled,
         lockdown: settings::lockdown(&path("sys/kernel/security/lockdown")),
         capabilities: settings::capabilities(&path("proc/self")),
         memlock: settings::limit(&path("proc/self"), "Max locked memory"),

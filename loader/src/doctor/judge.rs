@@ -130,6 +130,9 @@ fn fprobe(facts: &Facts) -> Check {
         Err(Refusal::Probe(error)) => {
             (format!("the kernel refuses a link (tried): {error}"), "dmesg | grep -i ftrace")
         }
+        Err(Refusal::Unit) if facts.ftrace_enabled == Some(0) => {
+            ("a link was not tried while ftrace is switched off".into(), SWITCH_FTRACE_ON)
+        }
         Err(Refusal::Unit) => ("a link was not tried".into(), SUDO),
     };
     lack(NAME, Lack { detail, fatal: !facts.has_single(), cost: ONE_BY_ONE, fix })
@@ -283,10 +286,15 @@ fn perf_event_paranoid(facts: &Facts) -> Check {
     ok(NAME, format!("{value}: not in the way"))
 }
 
+const SWITCH_FTRACE_ON: &str = "sysctl kernel.ftrace_enabled=1";
+
 fn ftrace_enabled(facts: &Facts) -> Check {
     const NAME: &str = "ftrace_enabled";
     let (detail, cost, fix) = match facts.ftrace_enabled {
-        Some(0) => ("0", "probes attach and may never fire", "sysctl kernel.ftrace_enabled=1"),
+        Some(0) => {
+            let detail = "0: no probe would fire, and to detach one could break ftrace".into();
+            return lack(NAME, Lack { detail, fatal: true, cost: NOTHING, fix: SWITCH_FTRACE_ON });
+        }
         Some(_) => return ok(NAME, "1"),
         None => (
             "/proc/sys/kernel/ftrace_enabled can't be read",
@@ -665,9 +673,11 @@ mod tests {
     }
 
     #[test]
-    fn switched_off_ftrace_makes_probes_silent() {
+    fn switched_off_ftrace_is_not_tried_and_nothing_is_attached() {
         let facts = Facts { ftrace_enabled: Some(0), ..healthy() };
-        expect(&facts, "ftrace_enabled", Degraded, "0", "sysctl kernel.ftrace_enabled=1");
+        expect(&facts, "ftrace_enabled", Missing, "0", SWITCH_FTRACE_ON);
+        let facts = Facts { multi: Err(Refusal::Unit), ..facts };
+        expect(&facts, "fprobe", Degraded, "not tried", SWITCH_FTRACE_ON);
         let facts = Facts { ftrace_enabled: None, ..healthy() };
         expect(&facts, "ftrace_enabled", Degraded, "can't be read", MOUNT_PROC);
     }

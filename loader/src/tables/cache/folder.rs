@@ -2,13 +2,13 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use memmap2::Mmap;
+use memmap2::{Mmap, MmapMut};
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -78,7 +78,8 @@ impl Folder {
         if metadata.len() > MAX_BYTES {
             return Err(odd(format!("{} has {} bytes", path.display(), metadata.len())));
         }
-        map(&path, &file).map(Some)
+        let bytes = if metadata.uid() == 0 { map(&file) } else { copy(&file, metadata.len()) };
+        bytes.map(Some).map_err(|e| fault(&path, e))
     }
 
     /// What is wrong with the file, and that it is this file.
@@ -203,16 +204,26 @@ fn fault(path: &Path, e: io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("can't use the cache {}", path.display())).with_source(e)
 }
 
-fn map(path: &Path, file: &File) -> Result<Mmap> {
-    // SAFETY: the file is our own and nobody else may write to it, and we never change one in place: `replace`
-    // makes a new one. Whoever can cut it short all the same, root, can end this process anyway.
-    let mapped = unsafe { Mmap::map(file) };
-    mapped.map_err(|e| fault(path, e))
+/// The file of root's.
+fn map(file: &File) -> io::Result<Mmap> {
+    // SAFETY: the file is root's and nobody else may write to it, and we never change one in place: `replace` makes
+    // a new one. Whoever can cut it short all the same, root, can end this process anyway.
+    unsafe { Mmap::map(file) }
+}
+
+/// What is in somebody's file now: they may do less than this process, if that has file capabilities, and must not
+/// change what it has checked already.
+fn copy(mut file: &File, len: u64) -> io::Result<Mmap> {
+    let mut copy = MmapMut::map_anon(len as usize)?;
+    file.read_exact(&mut copy)?;
+    copy.make_read_only()
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+
+    use std::io::Seek;
 
     use super::*;
 
@@ -289,6 +300,21 @@ mod tests {
         assert!(error.to_string().contains("others could have changed it"), "{error}");
         assert_eq!(error.hint(), Some(&*format!("rm -r {}", folder.0.display())));
         assert_eq!(Folder::at(Path::new("/nowhere")).try_out().unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn a_copy_stays_as_it_was_read() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"tables").unwrap();
+        file.rewind().unwrap();
+        let copied = copy(&file, 6).unwrap();
+        file.rewind().unwrap();
+        file.write_all(b"others").unwrap();
+        assert_eq!(&*copied, b"tables");
+        // It was cut short between the look at its size and the reading.
+        file.set_len(0).unwrap();
+        assert_eq!(copy(&file, 6).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(copy(&file, 0).unwrap().is_empty());
     }
 
     #[test]
