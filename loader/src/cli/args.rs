@@ -166,12 +166,25 @@ pub struct CountArguments {
     /// Show at most N functions [default: 40 in a table, all in JSON]
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "all")]
     pub top: Option<usize>,
+    /// How to attach
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub backend: BackendChoice,
     /// Order of the rows
     #[arg(long, value_enum, default_value_t = Sort::Hits)]
     pub sort: Sort,
     /// Show every function, also those without a hit
     #[arg(long)]
     pub all: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BackendChoice {
+    /// The first that this kernel has; says so where that is not multi
+    Auto,
+    /// One kprobe-multi link
+    Multi,
+    /// A kprobe for each function, for kernels without kprobe-multi links; many times slower
+    Single,
 }
 
 #[derive(Debug, Args)]

@@ -14,8 +14,9 @@ use std::{
 use anyhow::{Context, Result};
 use fastprobe::{
     Error, ErrorKind,
+    attach::{Backend, single::Places},
     conditions::conditions,
-    counting::{Attempt, Counting, Loaded, Timings},
+    counting::{Attempt, Counting, Loaded},
     pattern::{PatternSet, PatternText, Syntax},
     plan::{Plan, Policy, plan},
     sys::Live,
@@ -28,7 +29,7 @@ use tokio::{
 };
 
 use super::{
-    args::{CountArguments, Select},
+    args::{BackendChoice, CountArguments, Select},
     exit::Exit,
     program_log::ProgramLog,
     render::{AttachReport, CountsReport, Render, SummaryReport, renderer},
@@ -124,10 +125,19 @@ impl Run<'_> {
         let cpus = aya::util::nr_cpus().map_err(|(file, e)| {
             Error::new(ErrorKind::Io, format!("can't read the number of CPUs in {file}")).with_source(e)
         })?;
-        let loaded = Loaded::new(&Live, &plan.targets, cpus, verbose)?;
-        let (loaded, error) = match loaded.attach()? {
-            Attempt::Counting(counting) => return Ok(Some(counting)),
-            Attempt::Refused(loaded, error) => (loaded, error),
+        let choice = self.arguments.backend;
+        if choice == BackendChoice::Single {
+            return self.attach_single(plan, tables, cpus, stop).map(Some);
+        }
+        let attempt = Loaded::new(&Live, &plan.targets, cpus, verbose).and_then(Loaded::attach);
+        let (loaded, error) = match attempt {
+            Ok(Attempt::Counting(counting)) => return Ok(Some(counting)),
+            Ok(Attempt::Refused(loaded, error)) => (loaded, error),
+            Err(error) if choice == BackendChoice::Auto && Backend::is_missing(&error) => {
+                say!("fastprobe: {error:#}; going on with a kprobe for each, which takes longer");
+                return self.attach_single(plan, tables, cpus, stop).map(Some);
+            }
+            Err(error) => return Err(error.into()),
         };
         if on_refusal == OnRefusal::GiveUp {
             if verbose {
@@ -143,9 +153,31 @@ impl Run<'_> {
         Ok(Some(counting))
     }
 
+    /// Attaches a kprobe for each target; those that the kernel refuses need no search.
+    fn attach_single(
+        &self,
+        plan: &Plan<'_>,
+        tables: &Tables,
+        cpus: usize,
+        stop: &Stop,
+    ) -> Result<Counting<'static>> {
+        let verbose = self.arguments.select.verbose > 0;
+        let functions = Places::of(&plan.targets, tables, &self.root)?;
+        let tracefs = self.root.tracefs("kprobe_events");
+        if verbose {
+            let behind = functions.iter().filter(|places| places.behind.is_some()).count();
+            say!(
+                "fastprobe: {behind} of {} kprobes can be breakpoints behind ftrace's call",
+                functions.len()
+            );
+        }
+        let interrupted = || stop.came();
+        Ok(Counting::start_single(&Live, &tracefs, &functions, cpus, verbose, &interrupted)?)
+    }
+
     /// Reports that nothing was attached, and why.
     fn end_without(&self, exit: Exit, plan: &Plan<'_>, chosen: select::Chosen) -> Result<Exit> {
-        let nothing = AttachReport::new(plan, 0, chosen, Timings::default(), self.started);
+        let nothing = AttachReport::new(plan, None, chosen, self.started);
         renderer(self.arguments).attached(&nothing)?;
         say_why_not(exit, plan);
         Ok(exit)
@@ -164,7 +196,7 @@ impl Run<'_> {
         let verbose = self.arguments.select.verbose > 0;
         let mut log = if verbose { ProgramLog::of(counting.program_info()?.id) } else { ProgramLog::none() };
         let mut render = renderer(self.arguments);
-        let report = AttachReport::new(plan, plan.targets.len(), chosen, counting.timings(), self.started);
+        let report = AttachReport::new(plan, Some(&counting), chosen, self.started);
         render.attached(&report)?;
 
         // Nobody waits for it where there is nothing to keep.

@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    io,
+    io::{self, Write},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
@@ -23,6 +23,10 @@ pub struct Fake {
     pub link_errno: Option<i32>,
     /// The addresses that no link takes: it fails with `EINVAL`.
     pub bad_sites: Vec<u64>,
+    /// Words in commands to tracefs that are refused, and the errno.
+    pub bad_commands: Vec<(String, i32)>,
+    /// What an event can't be opened for.
+    pub event_errno: Option<i32>,
     /// What the link tells of misses.
     pub missed: Option<u64>,
     /// The addresses of each link asked for.
@@ -69,6 +73,16 @@ impl Kernel for Fake {
         self.links.borrow_mut().push(addresses.to_vec());
         fail(self.link_errno)?;
         fail(addresses.iter().any(|site| self.bad_sites.contains(site)).then_some(libc::EINVAL))?;
+        some_fd()
+    }
+
+    fn trace_command(&self, file: BorrowedFd<'_>, line: &str) -> io::Result<()> {
+        fail(self.bad_commands.iter().find(|(word, _)| line.contains(word)).map(|(_, errno)| *errno))?;
+        std::fs::File::from(file.try_clone_to_owned()?).write_all(line.as_bytes())
+    }
+
+    fn open_event(&self, _id: u64, _program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        fail(self.event_errno)?;
         some_fd()
     }
 

@@ -5,7 +5,9 @@ use std::{
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type};
+use aya_obj::generated::{
+    bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type, perf_event_attr, perf_type_id,
+};
 
 use super::{BPF_TRACE_KPROBE_MULTI, Kernel, MapShape, Mapping, ProgramImage, ProgramInfo};
 
@@ -82,6 +84,48 @@ impl Kernel for Live {
         bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)
     }
 
+    fn trace_command(&self, file: BorrowedFd<'_>, line: &str) -> io::Result<()> {
+        // SAFETY: the pointer and the length are those of a slice that lives over the call.
+        let written = unsafe { libc::write(file.as_raw_fd(), line.as_ptr().cast(), line.len()) };
+        match usize::try_from(written) {
+            Err(_) => Err(io::Error::last_os_error()),
+            Ok(written) if written < line.len() => Err(io::Error::from(io::ErrorKind::WriteZero)),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn open_event(&self, id: u64, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        // SAFETY: plain integers, as above.
+        let mut attr: perf_event_attr = unsafe { std::mem::zeroed() };
+        attr.type_ = perf_type_id::PERF_TYPE_TRACEPOINT as u32;
+        attr.size = size_of::<perf_event_attr>() as u32;
+        attr.config = id;
+        attr.set_disabled(1);
+        // A program runs on whatever CPU the hit is; but the event has to be of a CPU, where it is of no process.
+        let (process, cpu, group) = (-1, 0, -1);
+        // SAFETY: `attr` is whole and lives over the call.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attr,
+                process,
+                cpu,
+                group,
+                PERF_FLAG_FD_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else owns.
+        let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        // SAFETY: takes two descriptors and no pointer.
+        match unsafe { libc::ioctl(event.as_raw_fd(), PERF_EVENT_IOC_SET_BPF, program.as_raw_fd()) } {
+            0 => Ok(event),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     fn link_missed(&self, link: BorrowedFd<'_>) -> io::Result<Option<u64>> {
         // SAFETY: plain integers, as above.
         let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
@@ -99,6 +143,12 @@ impl Kernel for Live {
         Ok(ProgramInfo { id: info.id, recursion_misses: info.recursion_misses })
     }
 }
+
+/// `include/uapi/linux/perf_event.h`
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+
+/// `_IOW('$', 8, __u32)`, the same file.
+const PERF_EVENT_IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 
 /// Where `kprobe_multi.missed` ends within the union: `addrs` 8, `count` and `flags` 4 each, `missed` 8
 /// (`struct bpf_link_info`, `include/uapi/linux/bpf.h`, 6.7).

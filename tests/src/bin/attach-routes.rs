@@ -65,7 +65,10 @@ fn run() -> Result<()> {
                 let started = Instant::now();
                 drop(event.1);
                 let closed = started.elapsed();
-                fs::OpenOptions::new().append(true).open("/sys/kernel/tracing/kprobe_events")?.write_all(b"-:fp_routes/ev\n")?;
+                fs::OpenOptions::new()
+                    .append(true)
+                    .open("/sys/kernel/tracing/kprobe_events")?
+                    .write_all(b"-:fp_routes/ev\n")?;
                 println!("  closed {:.0} ms", closed.as_secs_f64() * 1e3);
                 (event.0, attach, started.elapsed())
             }
@@ -151,9 +154,8 @@ fn open_event(kind: u32, config: u64, address: u64) -> io::Result<OwnedFd> {
     attr.set_disabled(1);
     const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
     // SAFETY: the structure lives over the call.
-    let fd = unsafe {
-        libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC)
-    };
+    let fd =
+        unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
