@@ -3,5 +3,6 @@
 
 mod any;
 mod multi;
+mod single;
 mod tables;
 mod without_fprobe;

@@ -1,5 +1,6 @@
 //! The project's own commands: `cargo xtask help`.
 
+mod bench_backends;
 mod cache;
 mod ebpf;
 mod lint;
@@ -43,6 +44,8 @@ enum Command {
     Ebpf(ebpf::Arguments),
     /// Boot a kernel and run a shell command there as root, with fastprobe on PATH
     Vm(vm::Arguments),
+    /// Compare the ways to attach where there are no kprobe-multi links, and bpftrace: half an hour
+    BenchBackends(bench_backends::Arguments),
     /// What `test` starts for each kernel
     #[command(hide = true)]
     VmTests(vm_tests::Arguments),
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Lint => lint::run().map(|()| 0),
         Command::Ebpf(arguments) => ebpf::run(&arguments).map(|()| 0),
         Command::Vm(arguments) => vm::run(&arguments),
+        Command::BenchBackends(arguments) => bench_backends::run(&arguments),
         Command::VmTests(arguments) => vm_tests::run(&arguments).map(|()| 0),
     };
     match result {

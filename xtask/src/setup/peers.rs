@@ -1,6 +1,9 @@
 //! The tools that fastprobe is compared with: a small Debian of their own, whatever this machine runs.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result};
 
@@ -39,4 +42,18 @@ pub fn ensure() -> Result<PathBuf> {
         process::output(Command::new("chroot").arg(folder).args(["apt-get", "clean"]))?;
         Ok(())
     })
+}
+
+/// Shell lines for a VM after which programs below `root` find the kernel and a place to write.
+///
+/// # Errors
+///
+/// For a folder that no shell can name.
+pub fn mount(root: &Path) -> Result<String> {
+    let root = shlex::try_quote(root.to_str().context("an odd path")?).context("an odd path")?;
+    Ok(["--rbind /dev", "--rbind /proc", "--rbind /sys"]
+        .iter()
+        .map(|mount| format!("mount {mount} {root}/{}\n", mount.rsplit('/').next().unwrap_or_default()))
+        .chain([format!("mount -t tmpfs none {root}/tmp\n")])
+        .collect())
 }
