@@ -3,14 +3,22 @@
 use std::{
     io,
     os::fd::AsFd,
+    path::Path,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use probe_ebpf::{COUNT_PROGRAM, FIRST_SLOT, HITS_MAP, LAYOUT_SYMBOL, LOST_SLOT, Layout, SITES_MAP, Site};
+use probe_ebpf::{
+    COUNT_PROGRAM, COUNT_SINGLE_PROGRAM, FIRST_SLOT, HITS_MAP, LAYOUT_SYMBOL, LOST_SLOT, Layout, SITES_MAP,
+    Site,
+};
 
 use crate::{
-    attach::{self, Answer, Attached},
+    attach::{
+        Attached, Backend,
+        multi::{self, Answer},
+        single::{self, Places},
+    },
     error::{Error, ErrorKind, Result},
     plan::{Rejection, Target},
     program::{Program, Settings},
@@ -32,20 +40,24 @@ const LOG_LEVEL_SYMBOL: &str = "AYA_LOG_LEVEL";
 const LOG_NOTHING: u8 = 0;
 const LOG_ERRORS: u8 = 1;
 
+/// What a program for a perf event is loaded with.
+const NO_ATTACH_TYPE: u32 = 0;
+
 /// How long the kernel's parts took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Maps created and filled, program verified.
     pub load: Duration,
     /// The link made: the kernel finds each record and rewrites the functions' first instructions. Where some were
-    /// refused, the search for them, too.
+    /// refused, the search for them, too. Or a kprobe made for each function, and all of them armed.
     pub link: Duration,
 }
 
 /// Hits that happened and were not counted. Each is a lower bound: the kernel does not see them all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Misses {
-    /// Dropped by the link, since an eBPF program was running on that CPU; none before 6.7.
+    /// Dropped by the link, since an eBPF program was running on that CPU, none before 6.7; or by the kprobes, since
+    /// one was under way there.
     pub missed: Option<u64>,
     /// Dropped by the program for the same reason.
     pub recursion: u64,
@@ -54,7 +66,8 @@ pub struct Misses {
 }
 
 impl Misses {
-    /// How many hits were dropped, at least: link and program see the same ones.
+    /// How many hits were dropped, at least: before the program and by it; a link's may be the
+    /// same ones as the program's.
     pub fn at_least(self) -> u64 {
         self.missed.unwrap_or(0).max(self.recursion)
     }
@@ -65,6 +78,7 @@ pub struct Loaded<'k> {
     program: Program,
     hits: Mapping,
     slots_per_cpu: usize,
+    /// The places of the targets' ftrace records.
     sites: Vec<u64>,
     took: Duration,
     kernel: &'k dyn Kernel,
@@ -104,21 +118,31 @@ impl<'k> Loaded<'k> {
         cpus: usize,
         log_errors: bool,
     ) -> Result<Self> {
+        let addresses: Vec<_> = targets.iter().map(|target| target.function.address).enumerate().collect();
+        let sites = targets.iter().map(|target| target.site).collect();
+        Self::with(kernel, Backend::Multi, sites, &addresses, cpus, log_errors)
+    }
+
+    /// Loads the program of `backend` for functions at `sites`, which find themselves by `addresses`: the number of a
+    /// function, and an address that its hits come with.
+    fn with(
+        kernel: &'k dyn Kernel,
+        backend: Backend,
+        sites: Vec<u64>,
+        addresses: &[(usize, u64)],
+        cpus: usize,
+        log_errors: bool,
+    ) -> Result<Self> {
         let started = Instant::now();
-        let addresses: Vec<u64> = targets.iter().map(|target| target.function.address).collect();
-        let table = SiteTable::new(&addresses)?;
+        let table = SiteTable::new(sites.len(), addresses)?;
         let slots_per_cpu = table.layout.slots_per_cpu as usize;
         let counters = u32::try_from(slots_per_cpu * cpus).map_err(|_| {
-            Error::new(
-                ErrorKind::Kernel,
-                format!("too many counters: {} functions on {cpus} CPUs", targets.len()),
-            )
-            .with_hint("set --max-functions lower")
+            let message = format!("too many counters: {} functions on {cpus} CPUs", sites.len());
+            Error::new(ErrorKind::Kernel, message).with_hint("set --max-functions lower")
         })?;
-        let program = load(kernel, &table, counters, log_errors)?;
+        let program = load(kernel, backend, &table, counters, log_errors)?;
         fill(kernel, &program, &table.places)?;
         let hits = map_memory(kernel, &program, HITS_MAP, counters as usize * size_of::<u64>())?;
-        let sites = targets.iter().map(|target| target.site).collect();
         Ok(Self { program, hits, slots_per_cpu, sites, took: started.elapsed(), kernel })
     }
 
@@ -126,20 +150,20 @@ impl<'k> Loaded<'k> {
     ///
     /// # Errors
     ///
-    /// Those of [`attach::to_all`].
+    /// Those of [`multi::to_all`].
     pub fn attach(self) -> Result<Attempt<'k>> {
         let started = Instant::now();
-        Ok(match attach::to_all(self.kernel, self.program.as_fd(), &self.sites)? {
+        Ok(match multi::to_all(self.kernel, self.program.as_fd(), &self.sites)? {
             Answer::Attached(attached) => Attempt::Counting(self.counting(attached, started.elapsed())),
             Answer::Refused(error) => Attempt::Refused(self, error),
         })
     }
 
-    /// Attaches to all targets but those that the kernel refuses; see [`attach::to_all_but_refused`].
+    /// Attaches to all targets but those that the kernel refuses; see [`multi::to_all_but_refused`].
     ///
     /// # Errors
     ///
-    /// Those of [`attach::to_all_but_refused`].
+    /// Those of [`multi::to_all_but_refused`].
     pub fn attach_but_refused(
         self,
         known_good: Option<u64>,
@@ -147,8 +171,7 @@ impl<'k> Loaded<'k> {
     ) -> Result<Counting<'k>> {
         let started = Instant::now();
         let program = self.program.as_fd();
-        let attached =
-            attach::to_all_but_refused(self.kernel, program, &self.sites, known_good, interrupted)?;
+        let attached = multi::to_all_but_refused(self.kernel, program, &self.sites, known_good, interrupted)?;
         Ok(self.counting(attached, started.elapsed()))
     }
 
@@ -179,14 +202,43 @@ impl<'k> Counting<'k> {
         }
     }
 
+    /// Loads the program and attaches it to a kprobe for each function, through tracefs in that folder, but those that
+    /// the kernel refuses. The functions have their [`Places`] in the targets' order. Between two of them `interrupted`
+    /// is asked.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Program::load`] and [`single::attach`].
+    pub fn start_single(
+        kernel: &'k dyn Kernel,
+        tracefs: &Path,
+        functions: &[Places],
+        cpus: usize,
+        log_errors: bool,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Self> {
+        let sites: Vec<u64> = functions.iter().map(|places| places.site).collect();
+        let behind = functions.iter().enumerate().filter_map(|(n, places)| Some((n, places.behind?)));
+        let addresses: Vec<_> = sites.iter().copied().enumerate().chain(behind).collect();
+        let loaded = Loaded::with(kernel, Backend::Single, sites, &addresses, cpus, log_errors)?;
+        let started = Instant::now();
+        let attached = single::attach(kernel, tracefs, loaded.program.as_fd(), functions, interrupted)?;
+        Ok(loaded.counting(attached, started.elapsed()))
+    }
+
     /// The targets that the kernel would not attach to, by their places.
     pub fn rejected(&self) -> &[(usize, Rejection)] {
         &self.attached.rejected
     }
 
-    /// How often the kernel was asked for a link.
+    /// How often the kernel was asked for a link or a probe.
     pub fn attempts(&self) -> usize {
         self.attached.attempts
+    }
+
+    /// The way it is attached.
+    pub fn backend(&self) -> Backend {
+        self.attached.backend()
     }
 
     /// How long it took to get here.
@@ -250,14 +302,24 @@ impl Detached {
     }
 }
 
-fn load(kernel: &dyn Kernel, table: &SiteTable, counters: u32, log_errors: bool) -> Result<Program> {
+fn load(
+    kernel: &dyn Kernel,
+    backend: Backend,
+    table: &SiteTable,
+    counters: u32,
+    log_errors: bool,
+) -> Result<Program> {
+    let (name, attach_type) = match backend {
+        Backend::Multi => (COUNT_PROGRAM, BPF_TRACE_KPROBE_MULTI),
+        Backend::Single => (COUNT_SINGLE_PROGRAM, NO_ATTACH_TYPE),
+    };
     let log_level = [if log_errors { LOG_ERRORS } else { LOG_NOTHING }];
     let settings = Settings {
-        attach_type: BPF_TRACE_KPROBE_MULTI,
+        attach_type,
         max_entries: &[(SITES_MAP, table.places.len() as u32), (HITS_MAP, counters)],
         globals: &[(LAYOUT_SYMBOL, &layout_bytes(&table.layout)), (LOG_LEVEL_SYMBOL, &log_level)],
     };
-    Program::load(kernel, COUNTING_OBJECT, COUNT_PROGRAM, &settings)
+    Program::load(kernel, COUNTING_OBJECT, name, &settings)
 }
 
 /// The layout as the program reads it: `#[repr(C)]`, native byte order, no padding.

@@ -57,7 +57,7 @@ enum Remedy {
     GiveUp,
 }
 
-/// See `attach.rs` for what each errno means.
+/// See `attach/multi.rs` for what each errno means.
 fn remedy(error: &io::Error) -> Remedy {
     match error.raw_os_error() {
         Some(

@@ -27,13 +27,14 @@ pub struct SiteTable {
 }
 
 impl SiteTable {
-    /// Gives function number `i` of `addresses` the slot `FIRST_SLOT + i`. Addresses are distinct and not 0.
+    /// Gives function number `i` of `functions` the slot `FIRST_SLOT + i`; each item of `addresses` names one by its
+    /// number. Addresses are distinct and not 0.
     ///
     /// # Errors
     ///
     /// `Kernel` for more functions than such a table holds, or two at one address.
-    pub fn new(addresses: &[u64]) -> Result<Self> {
-        let slots = (addresses.len() + FIRST_SLOT as usize).next_multiple_of(SLOTS_PER_LINE);
+    pub fn new(functions: usize, addresses: &[(usize, u64)]) -> Result<Self> {
+        let slots = (functions + FIRST_SLOT as usize).next_multiple_of(SLOTS_PER_LINE);
         let smallest = (addresses.len() * PLACES_PER_FUNCTION).next_power_of_two().max(64).ilog2();
         for bits in smallest..=MAX_BITS {
             for seed in 0..TRIES {
@@ -52,9 +53,10 @@ impl SiteTable {
 }
 
 /// Puts every address into the first free place from its own on; none when one has to go too far.
-fn place_all(addresses: &[u64], layout: &Layout, size: usize) -> Result<Option<Vec<Site>>> {
+fn place_all(addresses: &[(usize, u64)], layout: &Layout, size: usize) -> Result<Option<Vec<Site>>> {
     let mut places = vec![Site::default(); size + MAX_PROBES as usize];
-    for (slot, &address) in (FIRST_SLOT..).zip(addresses) {
+    for &(function, address) in addresses {
+        let slot = FIRST_SLOT + function as u32;
         let first = layout.first_position(address) as usize;
         let reach = &mut places[first..first + MAX_PROBES as usize];
         match reach.iter_mut().find(|place| place.address == 0 || place.address == address) {
@@ -96,8 +98,13 @@ mod tests {
         None
     }
 
+    fn table(addresses: &[u64]) -> Result<SiteTable> {
+        let numbered: Vec<_> = addresses.iter().copied().enumerate().collect();
+        SiteTable::new(addresses.len(), &numbered)
+    }
+
     fn check(addresses: &[u64]) {
-        let table = SiteTable::new(addresses).unwrap();
+        let table = table(addresses).unwrap();
         for (slot, &address) in (FIRST_SLOT..).zip(addresses) {
             assert_eq!(look_up(&table, address), Some(slot));
         }
@@ -113,8 +120,15 @@ mod tests {
     }
 
     #[test]
+    fn a_function_may_have_several_addresses() {
+        let table = SiteTable::new(2, &[(0, 0x1000), (1, 0x2000), (0, 0x1005)]).unwrap();
+        assert_eq!([0x1000, 0x2000, 0x1005].map(|a| look_up(&table, a)), [Some(1), Some(2), Some(1)]);
+        assert_eq!(table.layout.slots_per_cpu, 8);
+    }
+
+    #[test]
     fn two_functions_at_one_address_are_an_error_and_not_a_lost_counter() {
-        assert_eq!(SiteTable::new(&[0x1000, 0x1000]).unwrap_err().kind(), ErrorKind::Kernel);
+        assert_eq!(table(&[0x1000, 0x1000]).unwrap_err().kind(), ErrorKind::Kernel);
     }
 
     proptest! {

@@ -13,6 +13,9 @@
 
 /// The program that counts calls: section `kprobe`, to be loaded with attach type `BPF_TRACE_KPROBE_MULTI`.
 pub const COUNT_PROGRAM: &str = "count";
+/// The same where each function has a kprobe of its own: section `kprobe`, no attach type. What it looks up is the
+/// address of the probe.
+pub const COUNT_SINGLE_PROGRAM: &str = "count_single";
 /// The hash table from a function's address to its slot: an array of [`Site`].
 pub const SITES_MAP: &str = "SITES";
 /// The counters: an array of `u64`, [`Layout::slots_per_cpu`] for each possible CPU, mapped by the loader.
@@ -36,7 +39,7 @@ pub const MAX_PROBES: u32 = 16;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Site {
-    /// The address that `bpf_get_func_ip` gives: the function's symbol. 0: nobody lives here.
+    /// The address that `bpf_get_func_ip` gives, the function's symbol; or that of its kprobe. 0: nobody lives here.
     pub address: u64,
     /// The function's counter.
     pub slot: u32,

@@ -5,6 +5,7 @@ mod any;
 mod doctor;
 mod multi;
 mod privileges;
+mod single;
 mod snapshot;
 mod tables;
 mod without_fprobe;

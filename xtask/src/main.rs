@@ -1,6 +1,7 @@
 //! The project's own commands: `cargo xtask help`.
 
 mod bench;
+mod bench_backends;
 mod cache;
 mod ebpf;
 mod lint;
@@ -47,6 +48,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Boot a kernel and run a shell command there as root, with fastprobe on PATH
     Vm(vm::Arguments),
+    /// Compare the ways to attach where there are no kprobe-multi links, and bpftrace: half an hour
+    BenchBackends(bench_backends::Arguments),
     /// What `test` starts for each kernel
     #[command(hide = true)]
     VmTests(vm_tests::Arguments),
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Ebpf(arguments) => ebpf::run(&arguments).map(|()| 0),
         Command::Bench(arguments) => bench::run(&arguments).map(|()| 0),
         Command::Vm(arguments) => vm::run(&arguments),
+        Command::BenchBackends(arguments) => bench_backends::run(&arguments),
         Command::VmTests(arguments) => vm_tests::run(&arguments).map(|()| 0),
     };
     match result {

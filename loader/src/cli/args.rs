@@ -187,6 +187,9 @@ pub struct CountArguments {
     /// Show at most N functions [default: 40 in a table, all in JSON]
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "all")]
     pub top: Option<usize>,
+    /// How to attach
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub backend: BackendChoice,
     /// Order of the rows
     #[arg(long, value_enum, default_value_t = Sort::Hits)]
     pub sort: Sort,
@@ -202,6 +205,16 @@ fn percent(text: &str) -> Result<f64, String> {
         Some(percent) if percent.is_finite() && percent > 0.0 => Ok(percent / 100.0),
         _ => Err("expected more than nothing of one CPU, with a percent sign: 5%, 0.5%".into()),
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BackendChoice {
+    /// The first that this kernel has; says so where that is not multi
+    Auto,
+    /// One kprobe-multi link
+    Multi,
+    /// A kprobe for each function, for kernels without kprobe-multi links; many times slower
+    Single,
 }
 
 #[derive(Debug, Args)]

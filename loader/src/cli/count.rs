@@ -14,9 +14,10 @@ use std::{
 use anyhow::{Context, Result};
 use fastprobe::{
     Error, ErrorKind,
+    attach::{Backend, single::Places},
     budget::Sampling,
     conditions::{check_ftrace, slow_hits},
-    counting::{Attempt, Counting, Loaded, Timings},
+    counting::{Attempt, Counting, Loaded},
     plan::{Plan, Reason, Skipped, known_good, plan},
     sys::Live,
     tables::{Root, Tables, cache::Folder},
@@ -28,7 +29,7 @@ use tokio::{
 };
 
 use super::{
-    args::{CountArguments, Select},
+    args::{BackendChoice, CountArguments, Select},
     duration,
     exit::Exit,
     privileges,
@@ -175,10 +176,19 @@ impl Run<'_> {
         let cpus = aya::util::nr_cpus().map_err(|(file, e)| {
             Error::new(ErrorKind::Io, format!("can't read the number of CPUs in {file}")).with_source(e)
         })?;
-        let loaded = Loaded::new(&Live, &plan.targets, cpus, verbose)?;
-        let (loaded, error) = match loaded.attach()? {
-            Attempt::Counting(counting) => return Ok(Some(counting)),
-            Attempt::Refused(loaded, error) => (loaded, error),
+        let choice = self.arguments.backend;
+        if choice == BackendChoice::Single {
+            return self.attach_single(plan, tables, cpus, stop).map(Some);
+        }
+        let attempt = Loaded::new(&Live, &plan.targets, cpus, verbose).and_then(Loaded::attach);
+        let (loaded, error) = match attempt {
+            Ok(Attempt::Counting(counting)) => return Ok(Some(counting)),
+            Ok(Attempt::Refused(loaded, error)) => (loaded, error),
+            Err(error) if choice == BackendChoice::Auto && Backend::is_missing(&error) => {
+                say!("fastprobe: {error:#}; going on with a kprobe for each, which takes longer");
+                return self.attach_single(plan, tables, cpus, stop).map(Some);
+            }
+            Err(error) => return Err(error.into()),
         };
         if on_refusal == OnRefusal::GiveUp {
             if verbose {
@@ -191,13 +201,37 @@ impl Run<'_> {
             let (rejected, asked) = (counting.rejected().len(), counting.attempts());
             say!("fastprobe: the kernel refuses {rejected} functions, which took {asked} links to find");
         }
-        plan.skip(counting.rejected().iter().map(|&(place, why)| (place, Reason::RejectedByKernel(why))));
+        leave_out_rejected(plan, &counting);
         Ok(Some(counting))
+    }
+
+    /// Attaches a kprobe for each target; those that the kernel refuses need no search.
+    fn attach_single(
+        &self,
+        plan: &mut Plan<'_>,
+        tables: &Tables,
+        cpus: usize,
+        stop: &Stop,
+    ) -> Result<Counting<'static>> {
+        let verbose = self.arguments.select.verbose > 0;
+        let functions = Places::of(&plan.targets, tables, &self.root)?;
+        let tracefs = self.root.tracefs("kprobe_events");
+        if verbose {
+            let behind = functions.iter().filter(|places| places.behind.is_some()).count();
+            say!(
+                "fastprobe: {behind} of {} kprobes can be breakpoints behind ftrace's call",
+                functions.len()
+            );
+        }
+        let interrupted = || stop.came();
+        let counting = Counting::start_single(&Live, &tracefs, &functions, cpus, verbose, &interrupted)?;
+        leave_out_rejected(plan, &counting);
+        Ok(counting)
     }
 
     /// Reports that nothing was attached, and why.
     fn end_without(&self, exit: Exit, plan: &Plan<'_>, chosen: select::Chosen) -> Result<Exit> {
-        let nothing = AttachReport::new(plan, 0, chosen, Timings::default(), self.started);
+        let nothing = AttachReport::new(plan, None, chosen, self.started);
         renderer(self.arguments).attached(&nothing)?;
         say_why_not(exit, plan);
         Ok(exit)
@@ -217,7 +251,7 @@ impl Run<'_> {
         let mut log = if verbose { ProgramLog::of(counting.program_info()?.id) } else { ProgramLog::none() };
         privileges::give_up(&counting);
         let mut render = renderer(self.arguments);
-        let report = AttachReport::new(plan, plan.targets.len(), chosen, counting.timings(), self.started);
+        let report = AttachReport::new(plan, Some(&counting), chosen, self.started);
         render.attached(&report)?;
 
         // Nobody waits for it where there is nothing to keep.
@@ -236,6 +270,11 @@ impl Run<'_> {
         render.counts(&window.next(plan, &counting))?;
         finish(counting, &window, &mut log, &mut *render)
     }
+}
+
+/// Moves what the kernel would not attach to out of the targets.
+fn leave_out_rejected(plan: &mut Plan<'_>, counting: &Counting<'_>) {
+    plan.skip(counting.rejected().iter().map(|&(place, why)| (place, Reason::RejectedByKernel(why))));
 }
 
 /// Writes the cache. That it can't be written is no fault of this run.

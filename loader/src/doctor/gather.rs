@@ -1,8 +1,9 @@
 //! Tries what a run does, and reads what decides whether it works.
 
 use super::{
-    facts::{Facts, Refusal},
-    settings, trial,
+    facts::Facts,
+    settings,
+    trial::{self, Refusal},
 };
 use crate::{
     plan::known_good,

@@ -81,7 +81,7 @@ impl Facts {
 
     /// What it all comes to.
     fn can_attach(&self) -> bool {
-        self.has_tables() && (self.multi.is_ok() || self.has_single())
+        self.has_tables() && self.ftrace_enabled != Some(0) && (self.multi.is_ok() || self.has_single())
     }
 
     fn can_trace(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    io,
+    io::{self, Write},
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt,
@@ -29,6 +29,10 @@ pub struct Fake {
     pub stats_errno: Option<i32>,
     /// How often the program ran, and for how many nanoseconds.
     pub runs: Cell<(u64, u64)>,
+    /// Words in commands to tracefs that are refused, and the errno.
+    pub bad_commands: Vec<(String, i32)>,
+    /// What an event can't be opened for.
+    pub event_errno: Option<i32>,
     /// What the link tells of misses.
     pub missed: Option<u64>,
     /// The addresses of each link asked for.
@@ -80,6 +84,16 @@ impl Kernel for Fake {
 
     fn open_kprobe(&self, _unit: u32, _address: u64) -> io::Result<OwnedFd> {
         fail(self.kprobe_errno)?;
+        some_fd()
+    }
+
+    fn trace_command(&self, file: BorrowedFd<'_>, line: &str) -> io::Result<()> {
+        fail(self.bad_commands.iter().find(|(word, _)| line.contains(word)).map(|(_, errno)| *errno))?;
+        std::fs::File::from(file.try_clone_to_owned()?).write_all(line.as_bytes())
+    }
+
+    fn open_event(&self, _id: u64, _program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        fail(self.event_errno)?;
         some_fd()
     }
 

@@ -7,6 +7,7 @@ use std::{
 
 use aya_obj::generated::{
     bpf_attr, bpf_cmd, bpf_link_info, bpf_prog_info, bpf_prog_type, bpf_stats_type, perf_event_attr,
+    perf_type_id,
 };
 
 use super::{BPF_TRACE_KPROBE_MULTI, Kernel, MapShape, Mapping, ProgramImage, ProgramInfo};
@@ -101,6 +102,44 @@ impl Kernel for Live {
         new_fd(result)
     }
 
+    fn trace_command(&self, file: BorrowedFd<'_>, line: &str) -> io::Result<()> {
+        // SAFETY: the pointer and the length are those of a slice that lives over the call.
+        let written = unsafe { libc::write(file.as_raw_fd(), line.as_ptr().cast(), line.len()) };
+        match usize::try_from(written) {
+            Err(_) => Err(io::Error::last_os_error()),
+            Ok(written) if written < line.len() => Err(io::Error::from(io::ErrorKind::WriteZero)),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn open_event(&self, id: u64, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        // SAFETY: plain integers, as above.
+        let mut attr: perf_event_attr = unsafe { std::mem::zeroed() };
+        attr.type_ = perf_type_id::PERF_TYPE_TRACEPOINT as u32;
+        attr.size = size_of::<perf_event_attr>() as u32;
+        attr.config = id;
+        attr.set_disabled(1);
+        // A program runs on whatever CPU the hit is; but the event has to be of a CPU, where it is of no process.
+        let (process, cpu, group) = (-1, 0, -1);
+        // SAFETY: `attr` is whole and lives over the call.
+        let fd = unsafe {
+            libc::syscall(
+                libc::SYS_perf_event_open,
+                &raw const attr,
+                process,
+                cpu,
+                group,
+                PERF_FLAG_FD_CLOEXEC,
+            )
+        };
+        let event = new_fd(fd)?;
+        // SAFETY: takes two descriptors and no pointer.
+        match unsafe { libc::ioctl(event.as_raw_fd(), PERF_EVENT_IOC_SET_BPF, program.as_raw_fd()) } {
+            0 => Ok(event),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     fn link_missed(&self, link: BorrowedFd<'_>) -> io::Result<Option<u64>> {
         // SAFETY: plain integers, as above.
         let mut info: bpf_link_info = unsafe { std::mem::zeroed() };
@@ -130,6 +169,9 @@ impl Kernel for Live {
         bpf_fd(bpf_cmd::BPF_ENABLE_STATS, &mut attr)
     }
 }
+
+/// `_IOW('$', 8, __u32)`, the same file.
+const PERF_EVENT_IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 
 /// Where `kprobe_multi.missed` ends within the union: `addrs` 8, `count` and `flags` 4 each, `missed` 8
 /// (`struct bpf_link_info`, `include/uapi/linux/bpf.h`, 6.7).

@@ -79,6 +79,13 @@ pub trait Kernel {
     /// it is gone with the descriptor. Minimum kernel: 4.17 (`perf_kprobe_event_init` in `kernel/events/core.c`).
     fn open_kprobe(&self, unit: u32, address: u64) -> io::Result<OwnedFd>;
 
+    /// Writes a line to a file of tracefs that takes commands, in one call: the errno is about that line.
+    fn trace_command(&self, file: BorrowedFd<'_>, line: &str) -> io::Result<()>;
+
+    /// Opens the event of tracefs that has this number, which arms its kprobes, with `program` to run at each hit,
+    /// on all CPUs. The event itself stays disabled: perf records nothing.
+    fn open_event(&self, id: u64, program: BorrowedFd<'_>) -> io::Result<OwnedFd>;
+
     /// How many hits the link dropped; none where the kernel keeps no count (before 6.7).
     fn link_missed(&self, link: BorrowedFd<'_>) -> io::Result<Option<u64>>;
 

@@ -89,6 +89,12 @@ impl Root {
         })
     }
 
+    /// The folder of tracefs, by `file` in it; the first place where it belongs, if it is nowhere.
+    pub fn tracefs(&self, file: &str) -> PathBuf {
+        let [first, second] = TRACEFS.map(|dir| self.0.join(dir));
+        if !first.join(file).exists() && second.join(file).exists() { second } else { first }
+    }
+
     /// Opens the list of traceable functions: the one with addresses where the kernel has it.
     ///
     /// A mount point can be there with nothing mounted on it, so what counts is the file inside.

@@ -131,7 +131,11 @@ fn dependencies_in(record: &str) -> Vec<String> {
 }
 
 /// The mirror in the machine's own sources.
-fn mirror() -> Result<String> {
+///
+/// # Errors
+///
+/// When they name none.
+pub fn mirror() -> Result<String> {
     let mut files = vec![PathBuf::from("/etc/apt/sources.list")];
     let parts = fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten();
     files.extend(parts.map(|entry| entry.path()));

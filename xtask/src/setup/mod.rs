@@ -2,5 +2,6 @@
 
 pub mod debian;
 pub mod kernels;
+pub mod peers;
 pub mod toolchain;
 pub mod vm_tools;

@@ -59,7 +59,7 @@ struct CountObject {
 enum Body {
     Attach {
         kernel: String,
-        backend: &'static str,
+        backend: Option<String>,
         source: String,
         matched: usize,
         attached: usize,
@@ -125,7 +125,7 @@ impl<W: Write> Render for Json<W> {
     fn attached(&mut self, report: &AttachReport<'_, '_>) -> io::Result<()> {
         let body = Body::Attach {
             kernel: kernel_release(),
-            backend: "multi",
+            backend: report.backend.map(|backend| backend.to_string()),
             source: report.chosen.source.to_string(),
             matched: report.plan.matched(),
             attached: report.attached,

@@ -10,7 +10,8 @@ use std::{
 };
 
 use fastprobe::{
-    counting::{self, Misses},
+    attach::Backend,
+    counting::{self, Counting, Misses},
     doctor::Report,
     plan::{Plan, Skipped, Target},
     tables::Function,
@@ -26,6 +27,8 @@ use super::{
 pub struct AttachReport<'p, 't> {
     pub plan: &'p Plan<'t>,
     pub attached: usize,
+    /// How, where anything is attached.
+    pub backend: Option<Backend>,
     pub chosen: select::Chosen,
     pub kernel: counting::Timings,
     /// From the start of the process until all was attached.
@@ -33,15 +36,21 @@ pub struct AttachReport<'p, 't> {
 }
 
 impl<'p, 't> AttachReport<'p, 't> {
-    /// The report at this moment of a process that `started` then.
+    /// The report at this moment of a process that `started` then; without `counting` nothing is attached.
     pub fn new(
         plan: &'p Plan<'t>,
-        attached: usize,
+        counting: Option<&Counting<'_>>,
         chosen: select::Chosen,
-        kernel: counting::Timings,
         started: Instant,
     ) -> Self {
-        Self { plan, attached, chosen, kernel, total: started.elapsed() }
+        Self {
+            plan,
+            attached: counting.map_or(0, |_| plan.targets.len()),
+            backend: counting.map(Counting::backend),
+            chosen,
+            kernel: counting.map(Counting::timings).unwrap_or_default(),
+            total: started.elapsed(),
+        }
     }
 }
 

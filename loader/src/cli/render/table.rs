@@ -208,6 +208,7 @@ mod tests {
         let report = AttachReport {
             plan: &plan,
             attached: 2,
+            backend: Some(fastprobe::attach::Backend::Multi),
             chosen: select::Chosen { source: fastprobe::tables::Source::Text, tables: ms(9), plan: ms(1) },
             kernel: counting::Timings { load: ms(4), link: ms(117) },
             total: ms(131),

@@ -1,27 +1,14 @@
 //! kprobe-multi links over all targets: one, unless the kernel refuses some of them.
 
-use std::{
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-};
+use std::{io, os::fd::BorrowedFd};
 
+use super::{Attached, Hooks};
 use crate::{
     error::{Error, ErrorKind, Result},
     isolate::{Isolated, attach_to_all_but_refused, is_about_functions},
     plan::Rejection,
     sys::Kernel,
 };
-
-/// An attached program. Dropped, it is detached: the kernel waits until no CPU runs it for these links.
-#[derive(Debug)]
-pub struct Attached {
-    /// One wherever one will do.
-    links: Vec<OwnedFd>,
-    /// The sites that the kernel would not attach to, by their places, ascending.
-    pub rejected: Vec<(usize, Rejection)>,
-    /// How often the kernel was asked for a link.
-    pub attempts: usize,
-}
 
 /// What the kernel says to a link over all sites.
 #[derive(Debug)]
@@ -45,7 +32,11 @@ pub enum Answer {
 /// `CONFIG_FPROBE`, else [`ErrorKind::Kernel`] or [`ErrorKind::Permission`].
 pub fn to_all(kernel: &dyn Kernel, program: BorrowedFd<'_>, sites: &[u64]) -> Result<Answer> {
     match kernel.link_kprobe_multi(program, sites) {
-        Ok(link) => Ok(Answer::Attached(Attached { links: vec![link], rejected: Vec::new(), attempts: 1 })),
+        Ok(link) => Ok(Answer::Attached(Attached {
+            hooks: Hooks::Links(vec![link]),
+            rejected: Vec::new(),
+            attempts: 1,
+        })),
         Err(error) if is_about_functions(&error) => Ok(Answer::Refused(error)),
         Err(error) => Err(explain(error, sites.len())),
     }
@@ -75,25 +66,11 @@ pub fn to_all_but_refused(
     let Isolated { links, refused, attempts } =
         attach_to_all_but_refused(sites, attempt).map_err(|error| explain(error, sites.len()))?;
     let rejected = refused.into_iter().map(|(place, error)| (place, rejection(&error))).collect();
-    Ok(Attached { links, rejected, attempts: attempts + usize::from(known_good.is_some()) })
-}
-
-impl Attached {
-    /// Hits that the kernel dropped on these links; none where it does not count them (before 6.7).
-    ///
-    /// # Errors
-    ///
-    /// `Kernel` with the errno of `BPF_OBJ_GET_INFO_BY_FD`.
-    pub fn missed(&self, kernel: &dyn Kernel) -> Result<Option<u64>> {
-        let mut sum = None;
-        for link in &self.links {
-            let missed = kernel.link_missed(link.as_fd()).map_err(|e| {
-                Error::new(ErrorKind::Kernel, "can't ask the kernel about the link").with_source(e)
-            })?;
-            sum = missed.map(|missed| missed + sum.unwrap_or(0));
-        }
-        Ok(sum)
-    }
+    Ok(Attached {
+        hooks: Hooks::Links(links),
+        rejected,
+        attempts: attempts + usize::from(known_good.is_some()),
+    })
 }
 
 /// What the errno of a link with one function means.
@@ -160,7 +137,7 @@ fn explain(cause: io::Error, functions: usize) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::{cell::Cell, os::fd::AsFd};
 
     use super::*;
     use crate::sys::Fake;
@@ -213,7 +190,8 @@ mod tests {
         let [(1, first), (3, second)] = attached.rejected[..] else { panic!("{:?}", attached.rejected) };
         assert_eq!((first, first.name()), (second, Some("EINVAL")));
         assert_eq!(fake.links.borrow()[0], [GOOD]);
-        assert_eq!((attached.links.len(), attached.attempts), (1, fake.links.borrow().len()));
+        assert!(matches!(&attached.hooks, Hooks::Links(links) if links.len() == 1));
+        assert_eq!(attached.attempts, fake.links.borrow().len());
         assert_eq!(attached.missed(&fake).unwrap(), Some(2));
     }
 
