@@ -51,18 +51,16 @@ fn counts_are_exact() {
     assert_nothing_is_left("an interrupt");
 }
 
-/// What ftrace's own profiler has counted since it was switched on, by name: the sum over all CPUs.
-fn profile() -> BTreeMap<String, u64> {
+/// How often each function was called, of what ftrace's function tracer has recorded.
+fn calls(text: &str) -> BTreeMap<String, u64> {
+    let entries = text.lines().find_map(|line| line.strip_prefix("# entries-in-buffer/entries-written: "));
+    let (kept, written) =
+        entries.and_then(|text| text.split_whitespace().next()?.split_once('/')).expect("counts");
+    assert_eq!(kept, written, "the buffer was too small");
     let mut counts = BTreeMap::new();
-    for file in fs::read_dir(format!("{TRACEFS}/trace_stat")).expect("a folder") {
-        let text = fs::read_to_string(file.expect("an entry").path()).expect("readable");
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            let (Some(name), Some(Ok(hits))) = (words.next(), words.next().map(str::parse::<u64>)) else {
-                continue;
-            };
-            *counts.entry(name.to_owned()).or_default() += hits;
-        }
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let called = line.split_once(": ").and_then(|(_, called)| called.split_whitespace().next());
+        *counts.entry(called.expect("a function").to_owned()).or_default() += 1;
     }
     counts
 }
@@ -77,13 +75,18 @@ fn each_function_of_a_module_has_as_many_hits_as_ftrace_counts() {
     let running = start(&["--all", "kvm:*"]);
     let attached = running.attach["attached"].as_u64().expect("a number");
     set("set_ftrace_filter", ":mod:kvm");
-    set("function_profile_enabled", "1");
-    let load = Command::new(env!("CARGO_BIN_EXE_kvm-load")).args(["--seconds", "3"]).status();
+    set("buffer_size_kb", "65536");
+    set("current_tracer", "function");
+    let load = Command::new(env!("CARGO_BIN_EXE_kvm-load")).args(["--seconds", "1"]).status();
     assert!(load.expect("kvm-load runs").success());
-    set("function_profile_enabled", "0");
-    let expected = profile();
+    set("tracing_on", "0");
+    let recorded = fs::read_to_string(format!("{TRACEFS}/trace")).expect("readable");
+    set("current_tracer", "nop");
     set("set_ftrace_filter", "");
+    set("buffer_size_kb", "1408");
+    set("tracing_on", "1");
     let (counts, summary) = running.finish().expect("it ends well");
+    let expected = calls(&recorded);
     let mut compared = 0;
     for (name, calls) in &expected {
         let listed = counts["functions"].as_array().expect("a list").iter().any(|f| f["function"] == **name);

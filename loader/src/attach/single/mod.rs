@@ -6,7 +6,7 @@
 //! - An event waits for two grace periods of RCU when it is closed, and its kprobe for one more; here all of them
 //!   together wait for two and each kprobe for one.
 //! - A kprobe on a function's first instruction is ftrace's: to arm or disarm it, ftrace walks over all its records.
-//!   One on the [instruction behind](place) is a breakpoint, which the kernel turns into a jump later on.
+//!   One on the instruction behind (`place.rs`) is a breakpoint, which the kernel turns into a jump later on.
 //!
 //! Numbers: `docs/records/single-routes.md`.
 
