@@ -165,7 +165,8 @@ fn the_cache_has_what_memory_has_and_finds_every_name() {
     let (index, mut plain) = (cached.index(), 0);
     for (_, name, _, _) in all.keys() {
         plain += name.len();
-        let position = index.find(name).expect("a file in order").expect("it is there");
+        let (position, record) = index.find(name).expect("a file in order").expect("it is there");
+        assert_eq!(record, index.record(position).expect("a file in order"));
         let mut found = Vec::new();
         index
             .for_each_name(position..position + 1, |_, name| {

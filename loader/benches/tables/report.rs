@@ -33,18 +33,8 @@ pub struct Target {
     pub wanted: f64,
     pub measured: f64,
     pub bound: Bound,
-    pub weight: Weight,
     /// What the number leaves out.
     pub remark: &'static str,
-}
-
-/// What a target that is missed means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weight {
-    /// By far, it fails a quick run.
-    Fails,
-    /// It is told: it is known to be missed, or only a part of it can be measured here.
-    Told,
 }
 
 /// Which way is better.
@@ -88,7 +78,7 @@ impl Report {
 
     /// The targets that are missed by more than this factor.
     pub fn missed_by(&self, factor: f64) -> Vec<&'static str> {
-        let missed = |target: &&Target| target.weight == Weight::Fails && !target.is_met_within(factor);
+        let missed = |target: &&Target| !target.is_met_within(factor);
         self.targets.iter().filter(missed).map(|target| target.what).collect()
     }
 
@@ -130,17 +120,15 @@ impl Report {
     fn compared(&self) -> Table {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
-        table.set_header(["target", "at least/most", "measured", "verdict", "by far, fails --quick", ""]);
+        table.set_header(["target", "at least/most", "measured", "verdict", ""]);
         for target in &self.targets {
             let sign = if target.bound == Bound::AtLeast { "≥" } else { "≤" };
             let verdict = if target.is_met_within(1.0) { "met" } else { "missed" };
-            let fails = if target.weight == Weight::Fails { "yes" } else { "no" };
             table.add_row([
                 target.what,
                 &format!("{sign} {}", target.wanted),
                 &format!("{:.1}", target.measured),
                 verdict,
-                fails,
                 target.remark,
             ]);
         }

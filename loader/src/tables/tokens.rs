@@ -48,20 +48,10 @@ impl Tokens {
         Ok(tokens)
     }
 
-    /// Tokens of these texts.
-    ///
-    /// # Errors
-    ///
-    /// `Malformed` where they are not 256, or longer than any.
-    pub fn of_texts(texts: impl Iterator<Item = impl AsRef<[u8]>>) -> Result<Self> {
-        let (mut table, mut index) = (Vec::new(), Vec::new());
-        for text in texts {
-            let start = u16::try_from(table.len()).map_err(|_| odd("tokens that are longer than any"))?;
-            index.extend(start.to_ne_bytes());
-            table.extend_from_slice(text.as_ref());
-            table.push(0);
-        }
-        Self::parse(&table, &index)
+    /// The table and its index, for [`Self::parse`].
+    pub fn parts(&self) -> (Vec<u8>, Vec<u8>) {
+        let index = self.places.iter().flat_map(|(start, _)| start.to_ne_bytes()).collect();
+        (self.all.clone(), index)
     }
 
     /// What `code` stands for.
@@ -70,18 +60,70 @@ impl Tokens {
         &self.all[start as usize..start as usize + length as usize]
     }
 
-    /// How a name compares with `name` of which `codes` are what follows what was seen `before`; no more codes are
+    /// How a name compares with `wanted` of which `codes` are what follows what was seen `before`; no more codes are
     /// looked at than it takes to tell.
     #[inline]
-    pub fn see(&self, before: Seen, codes: &[u8], name: &[u8]) -> Seen {
+    pub fn see(&self, before: Seen, codes: &[u8], wanted: &Wanted<'_>) -> Seen {
         let mut seen = before;
         for &code in codes {
-            seen = seen.and_text(self.text(code), name);
+            seen = self.see_one(seen, code, wanted);
             if seen.next.is_some() {
                 break;
             }
         }
         seen
+    }
+
+    /// A loop over bytes would end where the CPU doesn't expect it: short tokens are compared in one go.
+    #[inline]
+    fn see_one(&self, before: Seen, code: u8, wanted: &Wanted<'_>) -> Seen {
+        let length = self.places[code as usize].1 as usize;
+        if length > size_of::<u64>() {
+            return before.and_text(self.text(code), wanted);
+        }
+        let token = self.short[code as usize].first_chunk().map_or(0, |token| u64::from_le_bytes(*token));
+        // No token has a byte 0, which is what follows the end of either: they differ there unless both end.
+        let differing = token ^ wanted.window(before.shared);
+        let common = (differing.trailing_zeros() as usize / 8).min(length);
+        let next = (common < length).then(|| (token >> (8 * common)) as u8);
+        Seen { shared: before.shared + common, next }
+    }
+}
+
+/// A name that is looked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'n> {
+    name: &'n [u8],
+    /// Its last bytes, the very last one on top.
+    tail: u64,
+}
+
+impl<'n> Wanted<'n> {
+    /// This name, made ready to be compared.
+    #[inline]
+    pub fn new(name: &'n [u8]) -> Self {
+        let tail = match name.last_chunk() {
+            Some(tail) => u64::from_le_bytes(*tail),
+            None => name.iter().fold(0, |tail, &byte| tail >> 8 | u64::from(byte) << 56),
+        };
+        Self { name, tail }
+    }
+
+    /// Its bytes from `at` on, as many as there are in one go, and zeros behind its end.
+    #[inline]
+    fn window(&self, at: usize) -> u64 {
+        match self.name.get(at..).and_then(|rest| rest.first_chunk()) {
+            Some(window) => u64::from_le_bytes(*window),
+            None => {
+                let beyond = size_of::<u64>() - self.name.len().saturating_sub(at);
+                self.tail.checked_shr(8 * beyond as u32).unwrap_or(0)
+            }
+        }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &'n [u8] {
+        self.name
     }
 }
 
@@ -100,25 +142,30 @@ impl Seen {
 
     /// The same once `text` follows what was seen, which was all of it the same.
     #[inline]
-    pub fn and_text(self, text: &[u8], name: &[u8]) -> Self {
-        let common = common_bytes(text, name.get(self.shared..).unwrap_or_default());
+    pub fn and_text(self, text: &[u8], wanted: &Wanted<'_>) -> Self {
+        let common = common_bytes(text, wanted.name.get(self.shared..).unwrap_or_default());
         Self { shared: self.shared + common, next: text.get(common).copied() }
     }
 
-    /// Whether the name is `name`, or what a compiler may have made of it.
-    pub fn is_variant_of(self, name: &[u8]) -> bool {
-        self.shared == name.len() && matches!(self.next, None | Some(b'.'))
+    /// Whether the name is `wanted`, or what a compiler may have made of it.
+    pub fn is_variant_of(self, wanted: &Wanted<'_>) -> bool {
+        self.shared == wanted.name.len() && matches!(self.next, None | Some(b'.'))
     }
 
     /// Whether it is that, or in their order such may come after it.
-    pub fn may_be_variant_of(self, name: &[u8]) -> bool {
-        self.shared == name.len() && self.next <= Some(b'.')
+    pub fn may_be_variant_of(self, wanted: &Wanted<'_>) -> bool {
+        self.begins_with(wanted) && self.next <= Some(b'.')
     }
 
-    /// Whether the name comes before `name`, is the same, or comes after it.
-    pub fn order(self, name: &[u8]) -> Ordering {
+    /// Whether `wanted` is what it begins with.
+    pub fn begins_with(self, wanted: &Wanted<'_>) -> bool {
+        self.shared == wanted.name.len()
+    }
+
+    /// Whether the name comes before `wanted`, is the same, or comes after it.
+    pub fn order(self, wanted: &Wanted<'_>) -> Ordering {
         // An end comes before any byte.
-        self.next.cmp(&name.get(self.shared).copied())
+        self.next.cmp(&wanted.name.get(self.shared).copied())
     }
 }
 

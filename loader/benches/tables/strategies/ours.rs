@@ -32,8 +32,8 @@ impl Cached {
 impl Strategy for Cached {
     fn find(&self, name: &[u8]) -> Option<u64> {
         let index = self.tables.index();
-        let position = index.find(name).expect("a file in order")?;
-        Some(index.record(position).expect("a file in order").address)
+        let (_, record) = index.find(name).expect("a file in order")?;
+        Some(record.address)
     }
 
     /// The whole file: it needs nothing of the kernel's.

@@ -1,18 +1,16 @@
 //! Where the cache is, and who may have written it.
 
 use std::{
-    fs::{self, DirBuilder, File, OpenOptions, Permissions},
-    io::{self, Read, Write},
+    fs::{self, DirBuilder, OpenOptions, Permissions},
+    io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use memmap2::{Mmap, MmapMut};
-
 use crate::{
     error::{Error, ErrorKind, Result},
-    tables::odd,
+    tables::{index::Bytes, odd},
 };
 
 const FOLDER: &str = "fastprobe";
@@ -38,8 +36,7 @@ impl Folder {
     /// `$XDG_RUNTIME_DIR/fastprobe` where that belongs to who runs this (`sudo -E` brings somebody else's), else
     /// `/run/fastprobe`. Both are gone at the next boot.
     pub fn of_this_user() -> Self {
-        let own =
-            |folder: &PathBuf| fs::metadata(folder).is_ok_and(|m| m.is_dir() && Some(m.uid()) == user());
+        let own = |folder: &PathBuf| fs::metadata(folder).is_ok_and(|m| m.is_dir() && m.uid() == user());
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(own);
         Self(runtime.unwrap_or_else(|| "/run".into()).join(FOLDER))
     }
@@ -54,13 +51,13 @@ impl Folder {
         self.0.join(FILE)
     }
 
-    /// Opens the file and maps it; nothing where there is none.
+    /// Opens the file and maps it, or copies it where it isn't root's; nothing where there is none.
     ///
     /// # Errors
     ///
     /// `Malformed` where anybody else could have written it, or its size can't be right; `Io` where it can't be
     /// read.
-    pub fn open(&self) -> Result<Option<Mmap>> {
+    pub fn open(&self) -> Result<Option<Bytes>> {
         match fs::symlink_metadata(&self.0) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(fault(&self.0, e)),
@@ -78,7 +75,7 @@ impl Folder {
         if metadata.len() > MAX_BYTES {
             return Err(odd(format!("{} has {} bytes", path.display(), metadata.len())));
         }
-        let bytes = if metadata.uid() == 0 { map(&file) } else { copy(&file, metadata.len()) };
+        let bytes = if metadata.uid() == 0 { Bytes::map(&file) } else { Bytes::copy(&file, metadata.len()) };
         bytes.map(Some).map_err(|e| fault(&path, e))
     }
 
@@ -91,7 +88,7 @@ impl Folder {
         let remove = format!("rm -r {}", self.0.display());
         let (fault, hint) = if !kind {
             ("it is something else", &*remove)
-        } else if Some(metadata.uid()) != user() {
+        } else if metadata.uid() != user() {
             ("it belongs to somebody else", OWN_FOLDER)
         } else if metadata.mode() & 0o7777 != mode {
             ("others could have changed it", &*remove)
@@ -155,7 +152,7 @@ impl Folder {
             Err(_) => {}
         }
         let owner = fs::metadata(self.above()).map_err(|e| fault(&self.0, e))?.uid();
-        if Some(owner) == user() {
+        if owner == user() {
             return Ok(false);
         }
         let message =
@@ -195,35 +192,18 @@ impl Folder {
     }
 }
 
-/// Who runs this: processes belong to their effective user.
-fn user() -> Option<u32> {
-    fs::metadata("/proc/self").ok().map(|metadata| metadata.uid())
+/// Who runs this.
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 fn fault(path: &Path, e: io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("can't use the cache {}", path.display())).with_source(e)
 }
 
-/// The file of root's.
-fn map(file: &File) -> io::Result<Mmap> {
-    // SAFETY: the file is root's and nobody else may write to it, and we never change one in place: `replace` makes
-    // a new one. Whoever can cut it short all the same, root, can end this process anyway.
-    unsafe { Mmap::map(file) }
-}
-
-/// What is in somebody's file now: they may do less than this process, if that has file capabilities, and must not
-/// change what it has checked already.
-fn copy(mut file: &File, len: u64) -> io::Result<Mmap> {
-    let mut copy = MmapMut::map_anon(len as usize)?;
-    file.read_exact(&mut copy)?;
-    copy.make_read_only()
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
-
-    use std::io::Seek;
 
     use super::*;
 
@@ -244,7 +224,7 @@ mod tests {
         folder.replace(|out| out.write_all(b"x")).unwrap();
         assert!(left.exists());
         let an_hour_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
-        File::options().write(true).open(&left).unwrap().set_modified(an_hour_ago).unwrap();
+        fs::File::options().write(true).open(&left).unwrap().set_modified(an_hour_ago).unwrap();
         folder.replace(|out| out.write_all(b"x")).unwrap();
         assert!(!left.exists() && folder.file().exists());
         fs::write(&left, "").unwrap();
@@ -303,26 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_stays_as_it_was_read() {
-        let mut file = tempfile::tempfile().unwrap();
-        file.write_all(b"tables").unwrap();
-        file.rewind().unwrap();
-        let copied = copy(&file, 6).unwrap();
-        file.rewind().unwrap();
-        file.write_all(b"others").unwrap();
-        assert_eq!(&*copied, b"tables");
-        // It was cut short between the look at its size and the reading.
-        file.set_len(0).unwrap();
-        assert_eq!(copy(&file, 6).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-        assert!(copy(&file, 0).unwrap().is_empty());
-    }
-
-    #[test]
     fn none_is_made_in_somebody_elses_folder() {
         let dir = tempfile::tempdir().unwrap();
         // Where this runs without root the folders of this machine are somebody else's already.
-        let above = if user() == Some(0) { dir.path() } else { Path::new("/") };
-        if user() == Some(0) {
+        let above = if user() == 0 { dir.path() } else { Path::new("/") };
+        if user() == 0 {
             std::os::unix::fs::chown(above, Some(65_534), None).unwrap();
         }
         for result in [Folder::at(above).replace(|_| Ok(())), Folder::at(above).try_out()] {

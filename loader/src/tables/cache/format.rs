@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! header     magic, length of the description, where the pages begin, length of the file, checksum (five u64)
-//! description  what the tables are of, and where what is: JSON
+//! description  what the tables are of, and where what is: Postcard
 //! checksums  one for each page (u64)
 //! pages      the index, from a multiple of 4096 on
 //! ```
@@ -13,7 +13,6 @@
 
 use std::{io, ops::Range};
 
-use memmap2::Mmap;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -24,29 +23,26 @@ use crate::{
     error::Result,
     tables::{
         Blacklist,
-        index::{Index, PAGE_BYTES, Pages, Places, Stored, checksum},
+        index::{Bytes, Index, PAGE_BYTES, Pages, Places, Stored, checksum},
         kcore::Lists,
         odd,
         tokens::Tokens,
     },
 };
 
-const MAGIC: u64 = u64::from_ne_bytes(*b"fastprob");
-
-/// Counts up with every change of the format or of what is in it.
-const VERSION: u32 = 4;
+/// The last byte counts up with every change of the format or of what is in it.
+const MAGIC: u64 = u64::from_ne_bytes(*b"fastpro\x05");
 
 const HEADER_BYTES: usize = 40;
 
 /// What the file says about itself.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Description {
-    version: u32,
     /// What the tables are of.
     of: Of,
     modules: Vec<Module>,
-    /// What the codes of a name stand for, one after the other, and how long each is.
-    tokens: (String, Vec<usize>),
+    /// What the codes of a name stand for: the table and its index.
+    tokens: (Vec<u8>, Vec<u8>),
     places: Places,
     lists: Lists,
     counts: Counts,
@@ -55,7 +51,7 @@ struct Description {
 /// A boot of a kernel.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Of {
-    boot_id: String,
+    boot_id: Box<[u8]>,
     build_id: [u8; 32],
     /// Of the modules.
     fingerprint: u64,
@@ -63,13 +59,13 @@ struct Of {
 
 impl Of {
     fn key(key: &Key) -> Self {
-        Self { boot_id: text(&key.boot_id), build_id: key.build_id, fingerprint: key.fingerprint() }
+        Self { boot_id: key.boot_id.into(), build_id: key.build_id, fingerprint: key.fingerprint() }
     }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Module {
-    name: String,
+    name: Box<[u8]>,
     identity: Identity,
     symbols: u32,
 }
@@ -111,18 +107,17 @@ pub struct Contents {
 pub fn write(key: &Key, contents: Contents, out: &mut dyn io::Write) -> io::Result<()> {
     let pages = contents.index.content;
     let identity = |name: &[u8]| key.modules.get(name).copied().unwrap_or(0);
-    let module =
-        |(name, symbols): (Box<[u8]>, u32)| Module { identity: identity(&name), name: text(&name), symbols };
-    let mut description = serde_json::to_vec(&Description {
-        version: VERSION,
+    let module = |(name, symbols): (Box<[u8]>, u32)| Module { identity: identity(&name), name, symbols };
+    let description = Description {
         of: Of::key(key),
         modules: contents.index.modules.into_iter().map(module).collect(),
-        tokens: joined((0..=255).map(|code| contents.tokens.text(code))),
+        tokens: contents.tokens.parts(),
         places: contents.index.places,
         lists: contents.lists,
         counts: contents.counts,
-    })?;
-    description.resize(description.len().next_multiple_of(8), b' ');
+    };
+    let mut description = postcard::to_allocvec(&description).map_err(io::Error::other)?;
+    description.resize(description.len().next_multiple_of(8), 0);
     let sums = pages.chunks(PAGE_BYTES).flat_map(|page| checksum(page).to_ne_bytes());
     let mut head = description.clone();
     head.extend(sums);
@@ -151,49 +146,20 @@ pub struct Kept {
 ///
 /// `Malformed` where they are of another boot or kernel, where the file is of another version, damaged or cut
 /// short, and where its parts don't belong together.
-pub fn read(key: &Key, file: Mmap) -> Result<Kept> {
+pub fn read(key: &Key, file: Bytes) -> Result<Kept> {
     let (description, sums, begin) = checked_head(&file)?;
-    let Description { version, of, modules, tokens, places, lists, counts } =
-        serde_json::from_slice(description).map_err(|e| odd("its description is damaged").with_source(e))?;
-    if version != VERSION {
-        return Err(odd("it is of another version of fastprobe"));
-    }
+    let Description { of, modules, tokens, places, lists, counts } =
+        postcard::from_bytes(description).map_err(|e| odd("its description is damaged").with_source(e))?;
     let now = Of::key(key);
     if (&of.boot_id, &of.build_id) != (&now.boot_id, &now.build_id) {
         return Err(odd("it is of another boot or another kernel"));
     }
-    let modules: Vec<_> = modules.into_iter().map(|m| (bytes(&m.name), m.identity, m.symbols)).collect();
-    let gone = modules.iter().map(|(name, identity, _)| key.modules.get(name) != Some(identity)).collect();
-    let modules = modules.into_iter().map(|(name, _, symbols)| (name, symbols)).collect();
-    let tokens = Tokens::of_texts(split(&bytes(&tokens.0), &tokens.1).into_iter())?;
+    let gone = modules.iter().map(|module| key.modules.get(&module.name) != Some(&module.identity)).collect();
+    let modules = modules.into_iter().map(|module| (module.name, module.symbols)).collect();
+    let tokens = Tokens::parse(&tokens.0, &tokens.1)?;
     let index = Index::open(Pages::new(file, begin, sums)?, places, tokens, modules)?;
     let tables = CachedTables { index, gone, lists, counts, changed: None };
     Ok(Kept { tables, complete: of.fingerprint == now.fingerprint })
-}
-
-/// Bytes as text for JSON, each a character: they are ASCII, but whatever they are, they come back.
-fn text(bytes: &[u8]) -> String {
-    bytes.iter().map(|&byte| char::from(byte)).collect()
-}
-
-/// The same back.
-fn bytes(text: &str) -> Box<[u8]> {
-    text.chars().map(|c| u8::try_from(c).unwrap_or(0)).collect()
-}
-
-/// Texts in one, and how long each is: one long text is read much faster than many.
-fn joined<'t>(texts: impl Iterator<Item = &'t [u8]> + Clone) -> (String, Vec<usize>) {
-    (texts.clone().map(text).collect(), texts.map(<[u8]>::len).collect())
-}
-
-/// The same back. Those that are not all there are empty.
-fn split<'t>(mut all: &'t [u8], lengths: &[usize]) -> Vec<&'t [u8]> {
-    let mut first = |length: &usize| {
-        let (first, rest) = all.split_at_checked(*length).unwrap_or_default();
-        all = rest;
-        first
-    };
-    lengths.iter().map(&mut first).collect()
 }
 
 /// The description, where the checksums are, and where the pages begin.
@@ -240,10 +206,10 @@ mod tests {
         Key { boot_id: [b'b'; 36], build_id: [1; 32], modules: [((*b"kvm").into(), 7)].into() }
     }
 
-    fn map(bytes: &[u8]) -> Mmap {
+    fn map(bytes: &[u8]) -> Bytes {
         let mut memory = MmapMut::map_anon(bytes.len()).unwrap();
         memory.copy_from_slice(bytes);
-        memory.make_read_only().unwrap()
+        Bytes::Copied(memory.make_read_only().unwrap())
     }
 
     fn written(kernel: &FakeKernel) -> Vec<u8> {

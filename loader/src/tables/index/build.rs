@@ -3,9 +3,9 @@
 use std::{collections::HashMap, ops::Range};
 
 use super::{
-    Places,
+    Place, Places,
     names::{BLOCK, Encoder},
-    record::{Packed, Record},
+    record::{Packed, RECORD_BYTES, Record},
     slots::Slots,
 };
 use crate::{
@@ -66,6 +66,12 @@ struct Pending {
 }
 
 impl Builder {
+    /// Room for so many symbols, and bytes of names. Memory that grows while more is taken beside it leaves holes; room
+    /// that stays empty costs nothing.
+    pub fn with_room(symbols: usize, text: usize) -> Self {
+        Self { texts: Vec::with_capacity(text), symbols: Vec::with_capacity(symbols), ..Self::default() }
+    }
+
     /// Takes a symbol, whose place in the order of `/proc/kallsyms` is told by `rank`.
     ///
     /// # Errors
@@ -119,16 +125,17 @@ impl Builder {
         };
         self.number_by_rank();
         sort_from(&mut self.symbols, 0, &name);
-        let mut encoder = Encoder::new(tokens);
+        let mut encoder = Encoder::with_room(tokens, self.symbols.len() * RECORD_BYTES + texts.len());
         for block in self.symbols.chunks(BLOCK) {
             encoder.begin(block.iter().map(|symbol| symbol.record));
             if !block.iter().all(|symbol| encoder.push(name(symbol))) {
                 return Err(odd("a name that is longer than any"));
             }
         }
-        let slots = slots(self.symbols.len(), |position| name(&self.symbols[position]));
-        drop(texts);
         let (content, blocks) = encoder.finish();
+        let slots =
+            slots(self.symbols.len(), &blocks, content.len(), |position| name(&self.symbols[position]));
+        drop(texts);
         let mut stored = Stored { content, ..Stored::default() };
         stored.places = Places {
             count: self.symbols.len(),
@@ -184,24 +191,29 @@ fn head_of(name: &[u8]) -> u64 {
     u64::from_be_bytes(head)
 }
 
-/// The hash table of these names, ascending: for each the position of the first symbol that has it, or of the first
-/// variant where no symbol has the plain name.
-fn slots<'n>(count: usize, name: impl Fn(usize) -> &'n [u8]) -> Vec<u32> {
+/// The hash table of these names, ascending, in blocks of so many bytes: for each the place of the first symbol that has
+/// it, or of the first variant where no symbol has the plain name.
+fn slots<'n>(count: usize, blocks: &[u32], bytes: usize, name: impl Fn(usize) -> &'n [u8]) -> Vec<u32> {
     let variants = (0..count).filter(|&position| base_name(name(position)).len() < name(position).len());
-    let mut slots = Slots::new(count, count + variants.clone().count());
+    let mut slots = Slots::new(Place::count(bytes), count + variants.clone().count());
+    let place = |position| Place { start: blocks[position / BLOCK] as usize, index: position % BLOCK }.pack();
+    let position = |place| {
+        let Place { start, index } = Place::unpack(place);
+        blocks.partition_point(|&block| (block as usize) < start) * BLOCK + index
+    };
     for position in 0..count {
         if position == 0 || name(position) != name(position - 1) {
-            slots.insert(name(position), position);
+            slots.insert(name(position), place(position));
         }
     }
-    for position in variants {
-        let base = base_name(name(position));
-        let known = slots.positions(base).any(|known| {
-            let known = name(known);
+    for variant in variants {
+        let base = base_name(name(variant));
+        let known = slots.places(base).any(|known| {
+            let known = name(position(known));
             known == base || base_name(known) == base
         });
         if !known {
-            slots.insert(base, position);
+            slots.insert(base, place(variant));
         }
     }
     slots.finish()

@@ -2,6 +2,7 @@
 //! lies. A name is found with one or two looks, those that begin alike lie side by side.
 
 mod build;
+mod bytes;
 mod names;
 mod pages;
 mod record;
@@ -10,7 +11,8 @@ mod slots;
 use std::{cmp::Ordering, ops::Range};
 
 pub use build::{Builder, Stored};
-use names::{BLOCK, Name};
+pub use bytes::Bytes;
+use names::{ALIGNMENT, BLOCK, Head, Name};
 pub use pages::{PAGE_BYTES, Pages, checksum};
 pub use record::Record;
 use record::{Packed, RECORD_BYTES};
@@ -19,9 +21,12 @@ use slots::Layout;
 
 use super::{
     Function, ModuleId, odd,
-    tokens::{Expander, Seen, Tokens},
+    tokens::{Expander, Seen, Tokens, Wanted},
 };
 use crate::error::{Error, Result};
+
+/// Who goes through more blocks than this, a megabyte, is not to hold all of them at once.
+const FORGET_AFTER: usize = 4096;
 
 /// An index within a file.
 #[derive(Debug)]
@@ -42,12 +47,45 @@ pub struct Places {
     /// The symbols in the order of their names, in blocks: first the records, then the names (see `names.rs`). Who
     /// finds a name wants its record, and memory that lies elsewhere takes longer to reach than all else together.
     pub symbols: Range<usize>,
-    /// Where the blocks begin, and where the last one ends.
+    /// Where the blocks begin.
     pub blocks: Range<usize>,
     /// The hash table; see `slots.rs`.
     pub slots: Range<usize>,
     /// The positions of the modules' symbols, module by module.
     pub of_modules: Range<usize>,
+}
+
+/// Where a symbol lies, as a slot has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// Where its block begins.
+    start: usize,
+    /// Which one of its block it is.
+    index: usize,
+}
+
+impl Place {
+    /// How many there are in blocks of so many bytes.
+    fn count(bytes: usize) -> usize {
+        bytes / ALIGNMENT * BLOCK
+    }
+
+    fn pack(self) -> usize {
+        self.start / ALIGNMENT * BLOCK + self.index
+    }
+
+    #[inline]
+    fn unpack(place: usize) -> Self {
+        Self { start: place / BLOCK * ALIGNMENT, index: place % BLOCK }
+    }
+}
+
+/// Some symbols that lie side by side.
+#[derive(Debug, Clone, Copy)]
+struct Block<'i> {
+    number: usize,
+    records: &'i [[u8; RECORD_BYTES]],
+    names: &'i [u8],
 }
 
 /// A module that an index has symbols of.
@@ -72,7 +110,7 @@ impl Index {
         modules: Vec<(Box<[u8]>, u32)>,
     ) -> Result<Self> {
         let count = places.count;
-        let slots = places.slots.len() / 4;
+        let (slots, symbols) = (places.slots.len() / 4, places.symbols.len());
         let mut end = 0_usize;
         let modules: Vec<_> = modules
             .into_iter()
@@ -83,12 +121,12 @@ impl Index {
             })
             .collect();
         if count > build::MAX_SYMBOLS
-            || places.blocks.len() != 4 * (count.div_ceil(BLOCK) + 1)
+            || places.blocks.len() != 4 * count.div_ceil(BLOCK)
             || Some(places.of_modules.len()) != end.checked_mul(4)
         {
             return Err(odd("parts of an index that don't belong together"));
         }
-        Ok(Self { pages, places, tokens, modules, count, slots: Layout::new(count, slots) })
+        Ok(Self { pages, places, tokens, modules, count, slots: Layout::new(Place::count(symbols), slots) })
     }
 
     /// How many symbols there are, data included.
@@ -125,23 +163,25 @@ impl Index {
         (self.places.symbols.len() + self.places.blocks.len()).saturating_sub(self.count * RECORD_BYTES)
     }
 
-    /// The position of the first symbol called `name`, or of the first variant where no symbol has the plain name.
-    /// Others of that name, and its variants, follow.
+    /// The position and the record of the first symbol called `name`, or of the first variant where no symbol has the
+    /// plain name. Others of that name, and its variants, follow.
     ///
     /// # Errors
     ///
     /// `Malformed` for a damaged file, as everywhere here.
-    pub fn find(&self, name: &[u8]) -> Result<Option<usize>> {
-        let mut way = self.slots.way(name);
+    pub fn find(&self, name: &[u8]) -> Result<Option<(usize, Record)>> {
+        let (wanted, mut way) = (Wanted::new(name), self.slots.way(name));
         while let Some(slot) = way.step() {
             let slot = self.word(&self.places.slots, slot)?;
             if slot == 0 {
                 break;
             }
-            if let Some(position) = way.position(slot)
-                && self.see(position, name)?.is_variant_of(name)
-            {
-                return Ok(Some(position));
+            let Some(Place { start, index }) = way.place(slot).map(Place::unpack) else { continue };
+            let block = self.block_at(start)?;
+            // Memory takes its time, and this lies elsewhere than the names: it is on its way while they are read.
+            let record = self.record_of(&block, index)?;
+            if self.is_variant(&block, index, &wanted)? {
+                return Ok(Some((block.number * BLOCK + index, record)));
             }
         }
         Ok(None)
@@ -153,9 +193,9 @@ impl Index {
     ///
     /// `Malformed` for a damaged file.
     pub fn family(&self, name: &[u8]) -> Result<Range<usize>> {
-        let Some(start) = self.find(name)? else { return Ok(0..0) };
-        let mut end = start + 1;
-        while end < self.count && self.see(end, name)?.may_be_variant_of(name) {
+        let Some((start, _)) = self.find(name)? else { return Ok(0..0) };
+        let (wanted, mut end) = (Wanted::new(name), start + 1);
+        while end < self.count && self.see(end, &wanted)?.may_be_variant_of(&wanted) {
             end += 1;
         }
         Ok(start..end)
@@ -167,9 +207,10 @@ impl Index {
     ///
     /// `Malformed` for a damaged file.
     pub fn beginning_with(&self, head: &[u8]) -> Result<Range<usize>> {
-        let start = self.first_from(head, |seen| seen.order(head) == Ordering::Less)?;
-        let end =
-            self.first_from(head, |seen| seen.shared == head.len() || seen.order(head) == Ordering::Less)?;
+        let head = Wanted::new(head);
+        let is_before = |seen: Seen| seen.order(&head) == Ordering::Less;
+        let start = self.first_from(&head, is_before)?;
+        let end = self.first_from(&head, |seen| seen.begins_with(&head) || is_before(seen))?;
         Ok(start..end.max(start))
     }
 
@@ -197,8 +238,12 @@ impl Index {
         mut each: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut expander = Expander::new();
-        for block in positions.start / BLOCK..positions.end.min(self.count).div_ceil(BLOCK) {
-            let (_, mut rest) = self.block(block)?;
+        let first = positions.start / BLOCK;
+        for block in first..positions.end.min(self.count).div_ceil(BLOCK) {
+            if block.is_multiple_of(FORGET_AFTER) && block - first >= FORGET_AFTER {
+                self.forget(block - FORGET_AFTER, block)?;
+            }
+            let mut rest = self.block(block)?.names;
             let last = ((block + 1) * BLOCK).min(positions.end);
             for position in block * BLOCK..last {
                 let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(position))?;
@@ -212,6 +257,14 @@ impl Index {
         Ok(())
     }
 
+    /// The blocks from one to another will not be needed soon.
+    fn forget(&self, first: usize, end: usize) -> Result<()> {
+        let start = self.places.symbols.start;
+        let [first, end] = [self.word(&self.places.blocks, first)?, self.word(&self.places.blocks, end)?];
+        self.pages.forget(start + first as usize..start + end as usize);
+        Ok(())
+    }
+
     /// What there is about the symbol at `position` but its name.
     ///
     /// # Errors
@@ -219,8 +272,12 @@ impl Index {
     /// `Malformed` for a damaged file, and a position beyond the last.
     #[inline]
     pub fn record(&self, position: usize) -> Result<Record> {
-        let (records, _) = self.block(position / BLOCK)?;
-        let bytes = records.get(position % BLOCK).ok_or_else(|| no_name(position))?;
+        self.record_of(&self.block(position / BLOCK)?, position % BLOCK)
+    }
+
+    #[inline]
+    fn record_of(&self, block: &Block<'_>, index: usize) -> Result<Record> {
+        let bytes = block.records.get(index).ok_or_else(|| no_name(block.number * BLOCK + index))?;
         let record = Packed(*bytes).unpack();
         if record.module as usize > self.modules.len() {
             return Err(odd("a symbol of no module"));
@@ -241,11 +298,11 @@ impl Index {
     }
 
     /// The first position whose name is not before what is looked for: those before lie before all others.
-    fn first_from(&self, name: &[u8], is_before: impl Fn(Seen) -> bool) -> Result<usize> {
+    fn first_from(&self, wanted: &Wanted<'_>, is_before: impl Fn(Seen) -> bool) -> Result<usize> {
         let (mut low, mut high) = (0, self.count.div_ceil(BLOCK));
         while low < high {
             let middle = low.midpoint(high);
-            if is_before(self.see(middle * BLOCK, name)?) {
+            if is_before(self.see(middle * BLOCK, wanted)?) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -254,10 +311,10 @@ impl Index {
         // What is looked for is in the block before, or the first of this one.
         let Some(block) = low.checked_sub(1) else { return Ok(0) };
         let mut seen = Seen::NOTHING;
-        let (_, mut rest) = self.block(block)?;
+        let mut rest = self.block(block)?.names;
         for position in block * BLOCK..(low * BLOCK).min(self.count) {
             let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(position))?;
-            seen = stored.see(&self.tokens, name, seen);
+            seen = stored.see(&self.tokens, wanted, seen);
             if !is_before(seen) {
                 return Ok(position);
             }
@@ -266,29 +323,66 @@ impl Index {
         Ok((low * BLOCK).min(self.count))
     }
 
-    /// How the name at `position` compares with `name`.
+    /// How the name at `position` compares with `wanted`.
     #[inline]
-    fn see(&self, position: usize, name: &[u8]) -> Result<Seen> {
-        let (_, mut rest) = self.block(position / BLOCK)?;
-        let mut seen = Seen::NOTHING;
-        for _ in 0..=position % BLOCK {
-            let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(position))?;
-            seen = stored.see(&self.tokens, name, seen);
+    fn see(&self, position: usize, wanted: &Wanted<'_>) -> Result<Seen> {
+        self.see_in(&self.block(position / BLOCK)?, position % BLOCK, wanted)
+    }
+
+    /// How the name that is number `index` of `block` compares with `wanted`.
+    #[inline]
+    fn see_in(&self, block: &Block<'_>, index: usize, wanted: &Wanted<'_>) -> Result<Seen> {
+        let (mut rest, mut seen) = (block.names, Seen::NOTHING);
+        for _ in 0..=index {
+            let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(block.number * BLOCK + index))?;
+            seen = stored.see(&self.tokens, wanted, seen);
             rest = behind;
         }
         Ok(seen)
     }
 
-    /// The records and the names of a block.
+    /// Whether the name that is number `index` of `block` is `wanted` or a variant of it. From the last part of the name
+    /// back to the first, past all names that the next part is not taken from, that takes fewer comparisons than
+    /// [`Self::see_in`].
     #[inline]
-    fn block(&self, block: usize) -> Result<(&[[u8; RECORD_BYTES]], &[u8])> {
-        let start = self.word(&self.places.blocks, block)? as usize;
-        let end = self.word(&self.places.blocks, block + 1)? as usize;
-        let bytes = self.part(&self.places.symbols, start..end)?;
-        let symbols = self.count.saturating_sub(block * BLOCK).min(BLOCK);
+    fn is_variant(&self, block: &Block<'_>, index: usize, wanted: &Wanted<'_>) -> Result<bool> {
+        let (mut rest, mut names) = (block.names, [Name::EMPTY; BLOCK]);
+        for name in &mut names[..=index] {
+            (*name, rest) = Name::split(rest).ok_or_else(|| no_name(block.number * BLOCK + index))?;
+        }
+        let (before, last) = names.split_at(index);
+        if !last[0].see_rest(&self.tokens, wanted).is_variant_of(wanted) {
+            return Ok(false);
+        }
+        let mut taken = last[0].shared;
+        for name in before.iter().rev() {
+            if name.shared < taken {
+                if name.see_rest(&self.tokens, wanted).shared < taken {
+                    return Ok(false);
+                }
+                taken = name.shared;
+            }
+        }
+        Ok(taken == 0)
+    }
+
+    /// A block by its number.
+    #[inline]
+    fn block(&self, number: usize) -> Result<Block<'_>> {
+        let block = self.block_at(self.word(&self.places.blocks, number)? as usize)?;
+        if block.number == number { Ok(block) } else { Err(no_name(number * BLOCK)) }
+    }
+
+    /// The block that begins at `start`.
+    #[inline(always)]
+    fn block_at(&self, start: usize) -> Result<Block<'_>> {
+        let head = self.part(&self.places.symbols, start..start + Head::BYTES)?;
+        let Head { number, length } = Head::unpack(*head.first_chunk().unwrap_or(&[0; Head::BYTES]));
+        let bytes = self.part(&self.places.symbols, start + Head::BYTES..start + length)?;
+        let symbols = self.count.saturating_sub(number * BLOCK).min(BLOCK);
         let (records, names) =
-            bytes.split_at_checked(symbols * RECORD_BYTES).ok_or_else(|| no_name(block * BLOCK))?;
-        Ok((records.as_chunks().0, names))
+            bytes.split_at_checked(symbols * RECORD_BYTES).ok_or_else(|| no_name(number * BLOCK))?;
+        Ok(Block { number, records: records.as_chunks().0, names })
     }
 
     #[inline]
@@ -298,7 +392,8 @@ impl Index {
     }
 
     /// A range of one of the parts.
-    #[inline]
+    // Left to itself the compiler makes it a call, several in each look-up; so with the others marked like this.
+    #[inline(always)]
     fn part(&self, part: &Range<usize>, range: Range<usize>) -> Result<&[u8]> {
         if range.start > range.end || range.end > part.len() {
             return Err(odd("a place beyond the end of its part"));
@@ -343,7 +438,8 @@ mod tests {
         let file = [&sums[..], &content].concat();
         let mut memory = MmapMut::map_anon(file.len().max(1)).unwrap();
         memory[..file.len()].copy_from_slice(&file);
-        let pages = Pages::new(memory.make_read_only().unwrap(), sums.len(), 0..sums.len()).unwrap();
+        let pages =
+            Pages::new(Bytes::Copied(memory.make_read_only().unwrap()), sums.len(), 0..sums.len()).unwrap();
         Index::open(pages, places, tokens(), modules).unwrap()
     }
 

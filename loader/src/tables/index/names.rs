@@ -3,17 +3,49 @@
 //!
 //! ```text
 //! name     shared bytes (u8), length and form (u8, or two from 128 on), then codes or plain bytes
-//! block    the records of eight names (see `record.rs`), then the names
-//! blocks   where each block begins (u32), and where the last one ends
+//! block    its number and its length (u32), the records of eight names (see `record.rs`), then the names
+//! blocks   where each block begins (u32)
 //! ```
 
 use std::cmp::Reverse;
 
 use super::record::Packed;
-use crate::tables::tokens::{Expander, MAX_NAME_BYTES, Seen, Tokens, common_bytes};
+use crate::tables::tokens::{Expander, MAX_NAME_BYTES, Seen, Tokens, Wanted, common_bytes};
 
 /// Names from one that is stored whole to the next.
 pub const BLOCK: usize = 8;
+
+/// Blocks begin at multiples of it.
+pub const ALIGNMENT: usize = 4;
+
+/// A block's length, in units of [`ALIGNMENT`], has so many bits: enough for eight of the longest names.
+const LENGTH_BITS: u32 = 11;
+
+/// What a block begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    /// How many blocks come before it.
+    pub number: usize,
+    /// Its bytes, these included.
+    pub length: usize,
+}
+
+impl Head {
+    /// The bytes of one.
+    pub const BYTES: usize = 4;
+
+    /// Reads it.
+    #[inline]
+    pub fn unpack(bytes: [u8; Self::BYTES]) -> Self {
+        let word = u32::from_ne_bytes(bytes);
+        let length = (word & ((1 << LENGTH_BITS) - 1)) as usize * ALIGNMENT;
+        Self { number: (word >> LENGTH_BITS) as usize, length }
+    }
+
+    fn pack(self) -> [u8; Self::BYTES] {
+        (((self.number << LENGTH_BITS) | (self.length / ALIGNMENT)) as u32).to_ne_bytes()
+    }
+}
 
 /// A length with this bit has a second byte.
 const LONG: usize = 0x80;
@@ -22,13 +54,16 @@ const LONG: usize = 0x80;
 #[derive(Debug, Clone, Copy)]
 pub struct Name<'n> {
     /// So many bytes are those of the name before.
-    shared: usize,
+    pub shared: usize,
     /// The others, as text; or as codes of tokens.
     plain: bool,
     rest: &'n [u8],
 }
 
 impl<'n> Name<'n> {
+    /// One without a byte.
+    pub const EMPTY: Self = Self { shared: 0, plain: true, rest: &[] };
+
     /// The first name in `bytes`, and what follows it; nothing where it does not end.
     #[inline]
     pub fn split(bytes: &'n [u8]) -> Option<(Self, &'n [u8])> {
@@ -52,17 +87,18 @@ impl<'n> Name<'n> {
         expander.expand_behind(self.shared, tokens, self.rest)
     }
 
-    /// Compares with `name`, of which `before` tells how it compares with the name before this one.
+    /// Compares with `wanted`, of which `before` tells how it compares with the name before this one.
     #[inline]
-    pub fn see(&self, tokens: &Tokens, name: &[u8], before: Seen) -> Seen {
-        // Where the one before departs from the name within what both share, this one does so too.
-        if self.shared > before.shared { before } else { self.see_rest(tokens, name) }
+    pub fn see(&self, tokens: &Tokens, wanted: &Wanted<'_>, before: Seen) -> Seen {
+        // Where the one before departs from it within what both share, this one does so too.
+        if self.shared > before.shared { before } else { self.see_rest(tokens, wanted) }
     }
 
+    /// The same where all that is shared is known to be the same.
     #[inline]
-    fn see_rest(&self, tokens: &Tokens, name: &[u8]) -> Seen {
+    pub fn see_rest(&self, tokens: &Tokens, wanted: &Wanted<'_>) -> Seen {
         let before = Seen { shared: self.shared, next: None };
-        if self.plain { before.and_text(self.rest, name) } else { tokens.see(before, self.rest, name) }
+        if self.plain { before.and_text(self.rest, wanted) } else { tokens.see(before, self.rest, wanted) }
     }
 }
 
@@ -105,8 +141,8 @@ fn head(text: &[u8]) -> u64 {
 }
 
 impl<'t> Encoder<'t> {
-    /// Stores names in these tokens.
-    pub fn new(tokens: &'t Tokens) -> Self {
+    /// Stores names in these tokens; they and the records take so many bytes at most, or nearly.
+    pub fn with_room(tokens: &'t Tokens, bytes: usize) -> Self {
         let mut by_first = Box::new([const { Vec::new() }; 256]);
         for code in 0..=255 {
             let text = tokens.text(code);
@@ -117,14 +153,24 @@ impl<'t> Encoder<'t> {
         for candidates in by_first.iter_mut() {
             candidates.sort_by_key(|candidate| Reverse(candidate.length));
         }
-        Self { tokens, by_first, bytes: Vec::new(), blocks: Vec::new(), last: Vec::new() }
+        Self { tokens, by_first, bytes: Vec::with_capacity(bytes), blocks: Vec::new(), last: Vec::new() }
     }
 
     /// Begins a block with the records of those whose names are stored next.
     pub fn begin(&mut self, records: impl Iterator<Item = Packed>) {
+        self.end();
         self.blocks.push(self.bytes.len() as u32);
+        self.bytes.extend_from_slice(&[0; Head::BYTES]);
         records.for_each(|record| self.bytes.extend_from_slice(&record.0));
         self.last.clear();
+    }
+
+    /// Ends the last block, if there is one: now its length is known.
+    fn end(&mut self) {
+        let Some(start) = self.blocks.last().map(|&start| start as usize) else { return };
+        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
+        let head = Head { number: self.blocks.len() - 1, length: self.bytes.len() - start };
+        self.bytes[start..start + Head::BYTES].copy_from_slice(&head.pack());
     }
 
     /// Stores `name`, which doesn't come before the last one; whether it is short enough for a name.
@@ -174,9 +220,9 @@ impl<'t> Encoder<'t> {
         candidates.iter().find(begins).map(|found| (found.code, found.length))
     }
 
-    /// All names, and where their blocks begin and the last one ends.
+    /// All blocks, and where they begin.
     pub fn finish(mut self) -> (Vec<u8>, Vec<u32>) {
-        self.blocks.push(self.bytes.len() as u32);
+        self.end();
         (self.bytes, self.blocks)
     }
 }
@@ -194,16 +240,28 @@ mod tests {
         Tokens::parse(&table, &index).unwrap()
     }
 
-    fn stored(names: &[Vec<u8>]) -> (Tokens, Vec<u8>) {
+    /// The blocks, and where they begin.
+    fn stored(names: &[Vec<u8>]) -> (Tokens, Vec<u8>, Vec<u32>) {
         let tokens = tokens();
-        let mut encoder = Encoder::new(&tokens);
+        let mut encoder = Encoder::with_room(&tokens, 0);
         for block in names.chunks(BLOCK) {
             encoder.begin(std::iter::empty());
             assert!(block.iter().all(|name| encoder.push(name)));
         }
         let (bytes, blocks) = encoder.finish();
-        assert_eq!(blocks.len(), names.len().div_ceil(BLOCK) + 1);
-        (tokens, bytes)
+        assert_eq!(blocks.len(), names.len().div_ceil(BLOCK));
+        (tokens, bytes, blocks)
+    }
+
+    #[test]
+    fn heads_come_back_as_they_were() {
+        for (number, length) in [(0, Head::BYTES), (1, 8), ((1 << 21) - 1, 4 * ((1 << LENGTH_BITS) - 1))] {
+            let head = Head { number, length };
+            assert_eq!(Head::unpack(head.pack()), head);
+        }
+        // Eight of the longest names, none of which fits a token.
+        let longest = Head::BYTES + BLOCK * (size_of::<Packed>() + 3 + MAX_NAME_BYTES);
+        assert!(longest < 4 << LENGTH_BITS);
     }
 
     proptest! {
@@ -214,21 +272,27 @@ mod tests {
         ) {
             names.sort();
             let names: Vec<Vec<u8>> = names.into_iter().map(String::into_bytes).collect();
-            let (tokens, bytes) = stored(&names);
-            let (mut rest, mut expander, mut seen) = (&bytes[..], Expander::new(), Seen::NOTHING);
+            let (tokens, bytes, blocks) = stored(&names);
+            let (mut rest, mut expander, mut seen) = (&bytes[..0], Expander::new(), Seen::NOTHING);
+            let wanted = Wanted::new(wanted.as_bytes());
             for (index, name) in names.iter().enumerate() {
-                let (stored, behind) = Name::split(rest).unwrap();
-                prop_assert_eq!(stored.expand(&tokens, &mut expander), Some(&name[..]));
                 if index.is_multiple_of(BLOCK) {
+                    let start = blocks[index / BLOCK] as usize;
+                    let head = Head::unpack(*bytes[start..].first_chunk().unwrap());
+                    prop_assert_eq!(head.number, index / BLOCK);
+                    prop_assert!(start.is_multiple_of(ALIGNMENT) && rest.iter().all(|&byte| byte == 0));
+                    rest = &bytes[start + Head::BYTES..start + head.length];
                     seen = Seen::NOTHING;
                 }
-                seen = stored.see(&tokens, wanted.as_bytes(), seen);
-                let shared = common_bytes(name, wanted.as_bytes());
+                let (stored, behind) = Name::split(rest).unwrap();
+                prop_assert_eq!(stored.expand(&tokens, &mut expander), Some(&name[..]));
+                seen = stored.see(&tokens, &wanted, seen);
+                let shared = common_bytes(name, wanted.name());
                 prop_assert_eq!(seen, Seen { shared, next: name.get(shared).copied() });
-                prop_assert_eq!(seen.order(wanted.as_bytes()), name[..].cmp(wanted.as_bytes()));
+                prop_assert_eq!(seen.order(&wanted), name[..].cmp(wanted.name()));
                 rest = behind;
             }
-            prop_assert!(rest.is_empty());
+            prop_assert!(rest.len() < ALIGNMENT);
         }
 
         #[test]
@@ -237,7 +301,7 @@ mod tests {
             let mut rest = &bytes[..];
             while let Some((stored, behind)) = Name::split(rest) {
                 let _whatever = stored.expand(&tokens, &mut expander);
-                seen = stored.see(&tokens, &wanted, seen);
+                seen = stored.see(&tokens, &Wanted::new(&wanted), seen);
                 rest = behind;
             }
         }
@@ -246,7 +310,7 @@ mod tests {
     #[test]
     fn what_is_longer_than_any_name_is_not_stored() {
         let tokens = tokens();
-        let mut encoder = Encoder::new(&tokens);
+        let mut encoder = Encoder::with_room(&tokens, 0);
         assert!(encoder.push(&[b'x'; MAX_NAME_BYTES - 1]) && !encoder.push(&[b'x'; MAX_NAME_BYTES]));
     }
 }

@@ -6,9 +6,9 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use memmap2::Mmap;
 use twox_hash::XxHash3_64;
 
+use super::Bytes;
 use crate::{error::Result, tables::odd};
 
 /// So many bytes have one checksum: what the kernel maps at a time.
@@ -17,7 +17,7 @@ pub const PAGE_BYTES: usize = 4096;
 /// A file, the first part of which has been checked already.
 #[derive(Debug)]
 pub struct Pages {
-    file: Mmap,
+    file: Bytes,
     /// Where the pages begin.
     content: usize,
     /// Where the checksums of the pages are, in the part that has been checked.
@@ -32,7 +32,7 @@ impl Pages {
     /// # Errors
     ///
     /// `Malformed` where that is not in the file, or there are more or fewer checksums than pages.
-    pub fn new(file: Mmap, content: usize, checksums: Range<usize>) -> Result<Self> {
+    pub fn new(file: Bytes, content: usize, checksums: Range<usize>) -> Result<Self> {
         let pages = file.len().checked_sub(content).map(|bytes| bytes.div_ceil(PAGE_BYTES));
         let sums = file.get(checksums.clone()).map(|sums| sums.len() / 8);
         if pages.is_none() || sums != pages || checksums.end > content {
@@ -48,7 +48,7 @@ impl Pages {
     /// # Errors
     ///
     /// `Malformed` where the file ends before, or one of the pages is damaged.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, range: Range<usize>) -> Result<&[u8]> {
         let Some(bytes) = self.file.get(self.content..).and_then(|content| content.get(range.clone())) else {
             return Err(odd("a place beyond its end"));
@@ -59,6 +59,11 @@ impl Pages {
             }
         }
         Ok(bytes)
+    }
+
+    /// The bytes at `range` will not be needed soon: their memory is given back.
+    pub fn forget(&self, range: Range<usize>) {
+        self.file.forget(self.content.saturating_add(range.start)..self.content.saturating_add(range.end));
     }
 
     /// Looks at every page.
@@ -105,7 +110,7 @@ mod tests {
     fn pages(bytes: &[u8]) -> Result<Pages> {
         let mut memory = MmapMut::map_anon(bytes.len()).unwrap();
         memory.copy_from_slice(bytes);
-        Pages::new(memory.make_read_only().unwrap(), 16, 0..16)
+        Pages::new(Bytes::Copied(memory.make_read_only().unwrap()), 16, 0..16)
     }
 
     #[test]

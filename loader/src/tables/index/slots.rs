@@ -1,8 +1,8 @@
-//! A hash table from names to their positions: one look tells of nearly every name that there isn't, and where the
+//! A hash table from names to where they lie: one look tells of nearly every name that there isn't, and where the
 //! others are.
 //!
-//! A slot is a `u32`: 0 where it is free, else a position plus 1 in as many bits as positions need, and above them
-//! some bits of the name's hash.
+//! A slot is a `u32`: 0 where it is free, else a place plus 1 in as many bits as places need, and above them some bits
+//! of the name's hash. A place is a number that tells where in memory the name is, with nothing to look up between.
 
 use twox_hash::XxHash3_64;
 
@@ -13,21 +13,21 @@ const SPARE: (usize, usize) = (3, 2);
 #[derive(Debug, Clone, Copy)]
 pub struct Layout {
     slots: usize,
-    position_bits: u32,
+    place_bits: u32,
 }
 
 impl Layout {
-    /// For positions below `positions`, in `slots` slots.
-    pub fn new(positions: usize, slots: usize) -> Self {
-        Self { slots, position_bits: usize::BITS - positions.leading_zeros() }
+    /// For places below `places`, in `slots` slots.
+    pub fn new(places: usize, slots: usize) -> Self {
+        Self { slots, place_bits: usize::BITS - places.leading_zeros() }
     }
 
     /// Where to look for `name`, slot by slot from the first on, and what those of it have in their upper bits.
-    #[inline]
+    #[inline(always)]
     pub fn way(self, name: &[u8]) -> Way {
         let hash = XxHash3_64::oneshot(name);
         let first = ((u128::from(hash) * self.slots as u128) >> 64) as usize;
-        Way { layout: self, slot: first, steps: 0, mark: (hash as u32) >> self.position_bits }
+        Way { layout: self, slot: first, steps: 0, mark: (hash as u32) >> self.place_bits }
     }
 }
 
@@ -50,16 +50,16 @@ impl Way {
         (self.steps <= self.layout.slots).then_some(slot)
     }
 
-    /// The position in a slot, if that may be the name's.
+    /// The place in a slot, if that may be the name's.
     #[inline]
-    pub fn position(&self, slot: u32) -> Option<usize> {
-        let mask = (1_u64 << self.layout.position_bits) - 1;
-        let same = u64::from(slot) >> self.layout.position_bits == u64::from(self.mark);
-        same.then_some((u64::from(slot) & mask) as usize).and_then(|position| position.checked_sub(1))
+    pub fn place(&self, slot: u32) -> Option<usize> {
+        let mask = (1_u64 << self.layout.place_bits) - 1;
+        let same = u64::from(slot) >> self.layout.place_bits == u64::from(self.mark);
+        same.then_some((u64::from(slot) & mask) as usize).and_then(|place| place.checked_sub(1))
     }
 
-    fn slot_of(&self, position: usize) -> u32 {
-        (u64::from(self.mark) << self.layout.position_bits) as u32 | (position as u32 + 1)
+    fn slot_of(&self, place: usize) -> u32 {
+        (u64::from(self.mark) << self.layout.place_bits) as u32 | (place as u32 + 1)
     }
 }
 
@@ -71,26 +71,26 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Room for `names` names at positions below `positions`.
-    pub fn new(positions: usize, names: usize) -> Self {
+    /// Room for `names` names at places below `places`.
+    pub fn new(places: usize, names: usize) -> Self {
         let count = names * SPARE.0 / SPARE.1 + 1;
-        Self { layout: Layout::new(positions, count), slots: vec![0; count] }
+        Self { layout: Layout::new(places, count), slots: vec![0; count] }
     }
 
-    /// The positions that may be the name's.
-    pub fn positions(&self, name: &[u8]) -> impl Iterator<Item = usize> {
+    /// The places that may be the name's.
+    pub fn places(&self, name: &[u8]) -> impl Iterator<Item = usize> {
         let mut way = self.layout.way(name);
-        std::iter::from_fn(move || way.step().map(|slot| (self.slots[slot], way.position(self.slots[slot]))))
+        std::iter::from_fn(move || way.step().map(|slot| (self.slots[slot], way.place(self.slots[slot]))))
             .take_while(|(slot, _)| *slot != 0)
-            .filter_map(|(_, position)| position)
+            .filter_map(|(_, place)| place)
     }
 
-    /// The name is at this position.
-    pub fn insert(&mut self, name: &[u8], position: usize) {
+    /// The name is at this place.
+    pub fn insert(&mut self, name: &[u8], place: usize) {
         let mut way = self.layout.way(name);
         while let Some(slot) = way.step() {
             if self.slots[slot] == 0 {
-                self.slots[slot] = way.slot_of(position);
+                self.slots[slot] = way.slot_of(place);
                 return;
             }
         }
@@ -112,8 +112,8 @@ mod tests {
             let name = |i: usize| format!("name_{i}").into_bytes();
             let mut slots = Slots::new(count, count);
             (0..count).for_each(|i| slots.insert(&name(i), i));
-            assert!((0..count).all(|i| slots.positions(&name(i)).any(|found| found == i)));
-            let wrong: usize = (count..2 * count).map(|i| slots.positions(&name(i)).count()).sum();
+            assert!((0..count).all(|i| slots.places(&name(i)).any(|found| found == i)));
+            let wrong: usize = (count..2 * count).map(|i| slots.places(&name(i)).count()).sum();
             assert!(wrong <= count / 100 + 1, "{wrong} of {count}");
         }
     }
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn a_table_without_a_free_slot_has_an_end() {
         let full = |layout, slots| Slots { layout, slots };
-        assert!(full(Layout::new(5, 3), vec![u32::MAX; 3]).positions(b"x").count() <= 3);
-        assert_eq!(full(Layout::new(0, 0), vec![]).positions(b"x").count(), 0);
+        assert!(full(Layout::new(5, 3), vec![u32::MAX; 3]).places(b"x").count() <= 3);
+        assert_eq!(full(Layout::new(0, 0), vec![]).places(b"x").count(), 0);
     }
 }

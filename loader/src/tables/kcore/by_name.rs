@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     tables::{
         odd,
-        tokens::{Expander, Seen},
+        tokens::{Expander, Seen, Wanted},
     },
 };
 
@@ -63,7 +63,8 @@ impl<'k> ByName<'k> {
         for place in (1..self.order.len()).step_by((self.order.len() / SAMPLES).max(1)) {
             let (before, number) = (self.number(place - 1)?, self.number(place)?);
             let (_, name) = self.symbols.expand(&mut expander, before, self.codes(before)?)?;
-            if before == number || self.see(place, name)?.order(name) == Ordering::Less {
+            let wanted = Wanted::new(name);
+            if before == number || self.see(place, &wanted)?.order(&wanted) == Ordering::Less {
                 return Err(odd("the kernel's order of names is not where it is known to be"));
             }
         }
@@ -76,9 +77,10 @@ impl<'k> ByName<'k> {
     ///
     /// `Malformed` where the order names a symbol that isn't there, as everywhere here.
     pub fn family(&self, name: &[u8]) -> Result<Range<usize>> {
-        let start = self.first_from(name, |seen| seen.order(name) == Ordering::Less)?;
+        let wanted = Wanted::new(name);
+        let start = self.first_from(&wanted, |seen| seen.order(&wanted) == Ordering::Less)?;
         let mut end = start;
-        while end < self.order.len() && self.see(end, name)?.may_be_variant_of(name) {
+        while end < self.order.len() && self.see(end, &wanted)?.may_be_variant_of(&wanted) {
             end += 1;
         }
         Ok(start..end)
@@ -90,9 +92,10 @@ impl<'k> ByName<'k> {
     ///
     /// As [`Self::family`].
     pub fn beginning_with(&self, head: &[u8]) -> Result<Range<usize>> {
-        let start = self.first_from(head, |seen| seen.order(head) == Ordering::Less)?;
-        let end =
-            self.first_from(head, |seen| seen.shared == head.len() || seen.order(head) == Ordering::Less)?;
+        let head = Wanted::new(head);
+        let is_before = |seen: Seen| seen.order(&head) == Ordering::Less;
+        let start = self.first_from(&head, is_before)?;
+        let end = self.first_from(&head, |seen| seen.begins_with(&head) || is_before(seen))?;
         Ok(start..end.max(start))
     }
 
@@ -123,11 +126,11 @@ impl<'k> ByName<'k> {
     }
 
     /// The first place whose name is not before what is looked for.
-    fn first_from(&self, name: &[u8], is_before: impl Fn(Seen) -> bool) -> Result<usize> {
+    fn first_from(&self, wanted: &Wanted<'_>, is_before: impl Fn(Seen) -> bool) -> Result<usize> {
         let (mut low, mut high) = (0, self.order.len());
         while low < high {
             let middle = low.midpoint(high);
-            if is_before(self.see(middle, name)?) {
+            if is_before(self.see(middle, wanted)?) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -136,14 +139,14 @@ impl<'k> ByName<'k> {
         Ok(low)
     }
 
-    /// How the name at `place` compares with `name`.
-    fn see(&self, place: usize, name: &[u8]) -> Result<Seen> {
+    /// How the name at `place` compares with `wanted`.
+    fn see(&self, place: usize, wanted: &Wanted<'_>) -> Result<Seen> {
         let codes = self.codes(self.number(place)?)?;
         let tokens = self.symbols.tokens();
         let Some((&first, rest)) = codes.split_first() else { return Ok(Seen::NOTHING) };
         // The type letter is no part of the name.
-        let seen = Seen::NOTHING.and_text(tokens.text(first).get(1..).unwrap_or_default(), name);
-        Ok(if seen.next.is_some() { seen } else { tokens.see(seen, rest, name) })
+        let seen = Seen::NOTHING.and_text(tokens.text(first).get(1..).unwrap_or_default(), wanted);
+        Ok(if seen.next.is_some() { seen } else { tokens.see(seen, rest, wanted) })
     }
 }
 
