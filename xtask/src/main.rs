@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_backends;
+mod bench_sources;
 mod cache;
 mod ebpf;
 mod lint;
@@ -50,6 +51,8 @@ enum Command {
     Vm(vm::Arguments),
     /// Compare the ways to attach where there are no kprobe-multi links, and bpftrace: half an hour
     BenchBackends(bench_backends::Arguments),
+    /// Measure how long the kernel's tables take from text files, the kernel's memory and the cache, on every kernel
+    BenchSources(bench_sources::Arguments),
     /// What `test` starts for each kernel
     #[command(hide = true)]
     VmTests(vm_tests::Arguments),
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments).map(|()| 0),
         Command::Vm(arguments) => vm::run(&arguments),
         Command::BenchBackends(arguments) => bench_backends::run(&arguments),
+        Command::BenchSources(arguments) => bench_sources::run(&arguments),
         Command::VmTests(arguments) => vm_tests::run(&arguments).map(|()| 0),
     };
     match result {

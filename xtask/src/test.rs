@@ -4,11 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use crate::{
-    bench, ebpf, lint, process, say,
-    setup::kernels::{self, Kernel},
-    vm_tests, workspace,
-};
+use crate::{bench, ebpf, lint, process, say, setup::kernels, vm_tests, workspace};
 
 /// `cargo xtask test`
 #[derive(Debug, clap::Args)]
@@ -45,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         // Before the VMs, which would be measured with it.
         steps.run("benchmarks, quick", bench::smoke);
     }
-    let kernels = if arguments.no_vm { Vec::new() } else { chosen(&arguments.kernels)? };
+    let kernels = if arguments.no_vm { Vec::new() } else { kernels::chosen(&arguments.kernels)? };
     match &kernels[..] {
         [] => {}
         [kernel] => steps.run(&vm_tests::name(kernel), || {
@@ -64,14 +60,6 @@ pub fn run(arguments: &Arguments) -> Result<u8> {
         }
     }
     Ok(steps.report())
-}
-
-fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
-    if names.is_empty() {
-        kernels::all()
-    } else {
-        names.iter().map(|name| kernels::find(Some(name))).collect()
-    }
 }
 
 /// One step: its name, how long it took, and how it ended.

@@ -63,6 +63,18 @@ pub fn find(name: Option<&str>) -> Result<Kernel> {
     .with_context(|| format!("no kernel called {}; there are {}", name.unwrap_or("so"), names.join(", ")))
 }
 
+/// The kernels of these names; all where none is named.
+///
+/// # Errors
+///
+/// As [`all`] and [`find`].
+pub fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
+    match names {
+        [] => all(),
+        names => names.iter().map(|name| find(Some(name))).collect(),
+    }
+}
+
 /// Finds the kernel in the cache, where it stays as it was fetched, or fetches the newest of its suite; gives the path of its image, with its modules where
 /// virtme-ng looks for them: beside it.
 ///
