@@ -2,11 +2,7 @@
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -24,8 +20,7 @@ use fastprobe::{
 };
 use tokio::{
     runtime::Runtime,
-    signal::unix::{Signal, SignalKind, signal},
-    time::{Interval, MissedTickBehavior, interval_at, sleep_until},
+    time::{Interval, MissedTickBehavior, interval_at},
 };
 
 use super::{
@@ -34,8 +29,11 @@ use super::{
     exit::Exit,
     privileges,
     program_log::ProgramLog,
-    render::{AttachReport, CountsReport, Render, SummaryReport, renderer},
-    select, warn,
+    render::{AttachReport, Render, SummaryReport, renderer},
+    select,
+    stop::Stop,
+    warn,
+    window::Window,
 };
 
 /// Runs the command; `started` is when the process did.
@@ -353,66 +351,6 @@ fn finish(
     Ok(())
 }
 
-/// What ends a session: time, SIGINT, SIGTERM.
-struct Stop {
-    came: Arc<AtomicBool>,
-    interrupt: Signal,
-    terminate: Signal,
-    duration: Option<Duration>,
-    deadline: Option<tokio::time::Instant>,
-}
-
-impl Stop {
-    fn new(duration: Option<Duration>) -> Result<Self> {
-        const WHAT: &str = "can't listen for signals";
-        let listen = |kind| signal(kind).context(WHAT);
-        let came = Arc::default();
-        for signal in [libc::SIGINT, libc::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&came)).context(WHAT)?;
-        }
-        Ok(Self {
-            came,
-            interrupt: listen(SignalKind::interrupt())?,
-            terminate: listen(SignalKind::terminate())?,
-            duration,
-            deadline: None,
-        })
-    }
-
-    /// The time runs from here. A time beyond what the clock can tell never comes.
-    fn start(&mut self, from: Instant) {
-        self.deadline = self.duration.and_then(|d| from.checked_add(d)).map(Into::into);
-    }
-
-    /// Whether a signal came, for those who can't wait.
-    fn came(&self) -> bool {
-        self.came.load(Ordering::Relaxed)
-    }
-
-    /// An error once a signal came.
-    fn check(&self) -> Result<()> {
-        match self.came() {
-            true => Err(Error::new(ErrorKind::Interrupted, "interrupted; nothing stays attached").into()),
-            false => Ok(()),
-        }
-    }
-
-    async fn wait(&mut self) {
-        let deadline = self.deadline;
-        let time_is_up = async {
-            match deadline {
-                Some(deadline) => sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            () = time_is_up => {}
-        }
-    }
-}
-
 /// Ticks from one period after `start` on; a late tick does not bring a burst of others.
 fn ticker(start: Instant, period: Duration) -> Interval {
     let mut ticks = interval_at(tokio::time::Instant::from(start) + period, period);
@@ -424,35 +362,6 @@ async fn next_tick(ticks: &mut Option<Interval>) {
     match ticks {
         Some(ticks) => drop(ticks.tick().await),
         None => std::future::pending().await,
-    }
-}
-
-/// The stretch of time that the next report covers.
-struct Window {
-    attached: Instant,
-    since: Instant,
-    before: Vec<u64>,
-}
-
-impl Window {
-    fn new(attached: Instant, targets: usize) -> Self {
-        Self { attached, since: attached, before: vec![0; targets] }
-    }
-
-    /// What was counted since the last call, and the start of the next stretch.
-    fn next<'p, 't>(&mut self, plan: &'p Plan<'t>, counting: &Counting<'_>) -> CountsReport<'p, 't> {
-        let now = Instant::now();
-        let counts = counting.counts();
-        let hits = counts.iter().zip(&self.before).map(|(now, before)| now - before).collect();
-        let report = CountsReport {
-            targets: &plan.targets,
-            hits,
-            elapsed: now - self.attached,
-            window: now - self.since,
-        };
-        self.before = counts;
-        self.since = now;
-        report
     }
 }
 

@@ -22,6 +22,8 @@ mod program_log;
 mod render;
 mod select;
 mod snapshot;
+mod stop;
+mod window;
 
 use std::{io, process::ExitCode, time::Instant};
 

@@ -6,7 +6,7 @@
 use std::{
     collections::BTreeSet,
     fs::{self, File},
-    io::{self, Write},
+    io::{self, Read, Seek, Write},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::atomic::{AtomicU32, Ordering},
@@ -23,6 +23,9 @@ const GROUP: &str = "fastprobe";
 /// The file that takes and lists kprobes.
 const KPROBE_EVENTS: &str = "kprobe_events";
 
+/// The file that tells for each kprobe how often it was hit and missed.
+const KPROBE_PROFILE: &str = "kprobe_profile";
+
 /// How many events this process has made.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -32,6 +35,8 @@ pub struct Event {
     tracefs: PathBuf,
     /// `kprobe_events`, opened to append: opened otherwise, the kernel removes everybody's.
     commands: File,
+    /// `kprobe_profile`, opened while this process still may: the misses are read at the end.
+    profile: File,
     name: String,
     probes: usize,
     /// Arms the probes and runs the program.
@@ -48,12 +53,14 @@ impl Event {
     pub fn new(tracefs: &Path) -> Result<Self> {
         let path = tracefs.join(KPROBE_EVENTS);
         let mut commands = File::options().append(true).open(&path).map_err(|e| cant_open(&path, e))?;
+        let profile = tracefs.join(KPROBE_PROFILE);
+        let profile = File::open(&profile).map_err(|e| cant_open(&profile, e))?;
         let me = Owner::this_process().map_err(|e| {
             Error::new(ErrorKind::Io, "can't read this process's entry in /proc").with_source(e)
         })?;
         remove_abandoned(&mut commands, &path, &me);
         let name = format!("{}_{}", me.name(), MADE.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { tracefs: tracefs.into(), commands, name, probes: 0, perf: None })
+        Ok(Self { tracefs: tracefs.into(), commands, profile, name, probes: 0, perf: None })
     }
 
     /// Adds a kprobe at `address`, disarmed.
@@ -90,8 +97,9 @@ impl Event {
     ///
     /// `Io` where it can't be read.
     pub fn missed(&self) -> Result<u64> {
-        let path = self.tracefs.join("kprobe_profile");
-        let text = fs::read_to_string(&path).map_err(|e| {
+        let (mut file, mut text) = (&self.profile, String::new());
+        file.rewind().and_then(|()| file.read_to_string(&mut text)).map_err(|e| {
+            let path = self.tracefs.join(KPROBE_PROFILE);
             Error::new(ErrorKind::Io, format!("can't read the misses in {}", path.display())).with_source(e)
         })?;
         Ok(sum_of_missed(&text, &self.name))
@@ -213,6 +221,7 @@ fn cant_open(path: &Path, cause: io::Error) -> Error {
 pub fn fake_tracefs(kprobe_events: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join(KPROBE_EVENTS), kprobe_events).unwrap();
+    fs::write(folder.path().join(KPROBE_PROFILE), "").unwrap();
     let me = Owner::this_process().unwrap().name();
     // Tests run side by side, so the next number is not known.
     for count in 0..200 {
