@@ -169,7 +169,7 @@ fn the_cache_has_what_memory_has_and_finds_every_name() {
         assert_eq!(record, index.record(position).expect("a file in order"));
         let mut found = Vec::new();
         index
-            .for_each_name(position..position + 1, |_, name| {
+            .for_each(position..position + 1, |_, name| {
                 found = name.to_vec();
                 Ok(())
             })

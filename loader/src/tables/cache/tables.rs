@@ -93,13 +93,12 @@ impl CachedTables {
         };
         let reach = self.reach(matcher);
         for positions in self.candidates(&reach)? {
-            self.index.for_each_name(positions, |position, name| {
-                let record = self.index.record(position)?;
+            self.index.for_each(positions, |record, name| {
                 if !is_function_type(record.kind) || reach.modules[record.module as usize] == Search::Nowhere
                 {
                     return Ok(());
                 }
-                let function = self.index.function(name, &record);
+                let function = self.index.function(name, record);
                 if matcher.selects(function.module.unwrap_or(CORE), name) {
                     sink.push_known(function, self.facts(function, record.facts), record.rank)?;
                 }
@@ -173,12 +172,11 @@ impl CachedTables {
     }
 
     fn for_each_kept(&self, mut each: impl FnMut(u8, Function<'_>, Facts, u32) -> Result<()>) -> Result<()> {
-        self.index.for_each_name(0..self.index.len(), |position, name| {
-            let record = self.index.record(position)?;
+        self.index.for_each(0..self.index.len(), |record, name| {
             if (record.module as usize).checked_sub(1).is_some_and(|module| self.gone[module]) {
                 return Ok(());
             }
-            let function = self.index.function(name, &record);
+            let function = self.index.function(name, record);
             each(record.kind, function, self.facts(function, record.facts), record.rank)
         })
     }

@@ -226,30 +226,31 @@ impl Index {
         Ok(positions.iter().map(|position| u32::from_ne_bytes(*position) as usize))
     }
 
-    /// Calls `each` with the position and the name of every symbol at `positions`.
+    /// Calls `each` with the record and the name of every symbol at `positions`.
     ///
     /// # Errors
     ///
     /// `Malformed` for a damaged file; what `each` fails with.
     #[inline]
-    pub fn for_each_name(
+    pub fn for_each(
         &self,
         positions: Range<usize>,
-        mut each: impl FnMut(usize, &[u8]) -> Result<()>,
+        mut each: impl FnMut(&Record, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut expander = Expander::new();
         let first = positions.start / BLOCK;
-        for block in first..positions.end.min(self.count).div_ceil(BLOCK) {
-            if block.is_multiple_of(FORGET_AFTER) && block - first >= FORGET_AFTER {
-                self.forget(block - FORGET_AFTER, block)?;
+        for number in first..positions.end.min(self.count).div_ceil(BLOCK) {
+            if number.is_multiple_of(FORGET_AFTER) && number - first >= FORGET_AFTER {
+                self.forget(number - FORGET_AFTER, number)?;
             }
-            let mut rest = self.block(block)?.names;
-            let last = ((block + 1) * BLOCK).min(positions.end);
-            for position in block * BLOCK..last {
+            let block = self.block(number)?;
+            let (start, mut rest) = (number * BLOCK, block.names);
+            for index in 0..BLOCK.min(positions.end - start) {
+                let position = start + index;
                 let (stored, behind) = Name::split(rest).ok_or_else(|| no_name(position))?;
                 let name = stored.expand(&self.tokens, &mut expander).ok_or_else(|| no_name(position))?;
                 if position >= positions.start {
-                    each(position, name)?;
+                    each(&self.record_of(&block, index)?, name)?;
                 }
                 rest = behind;
             }
@@ -446,7 +447,7 @@ mod tests {
     fn names(index: &Index, positions: Range<usize>) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         index
-            .for_each_name(positions, |_, name| {
+            .for_each(positions, |_, name| {
                 found.push(name.to_vec());
                 Ok(())
             })
