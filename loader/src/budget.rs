@@ -7,9 +7,9 @@ use std::{
 };
 
 use crate::{
-    counting::Counting,
     error::{Error, ErrorKind, Result},
-    sys::{Kernel, ProgramInfo},
+    instrument::count::Counting,
+    sys::Kernel,
 };
 
 /// A sample that is being taken.
@@ -17,7 +17,8 @@ use crate::{
 pub struct Sampling {
     started: Instant,
     hits: Vec<u64>,
-    info: ProgramInfo,
+    /// Runs of the programs, and the nanoseconds that they took.
+    runs: (u64, u64),
     /// The kernel measures while this is held.
     _stats: OwnedFd,
 }
@@ -52,8 +53,8 @@ impl Sampling {
                 .with_hint("a budget takes root and Linux 5.8; without --budget nothing is measured")
                 .with_source(e)
         })?;
-        let (info, hits) = (counting.program_info()?, counting.counts());
-        Ok(Self { started: Instant::now(), hits, info, _stats: stats })
+        let (runs, hits) = (runs(counting)?, counting.counts());
+        Ok(Self { started: Instant::now(), hits, runs, _stats: stats })
     }
 
     /// What `counting` counted since.
@@ -62,14 +63,19 @@ impl Sampling {
     ///
     /// `Kernel` where the program can't be asked about.
     pub fn end(self, counting: &Counting<'_>) -> Result<Sample> {
-        let (info, now) = (counting.program_info()?, counting.counts());
+        let ((runs, run_ns), now) = (runs(counting)?, counting.counts());
         Ok(Sample {
             took: self.started.elapsed(),
             hits: now.iter().zip(&self.hits).map(|(now, before)| now - before).collect(),
-            runs: info.runs.saturating_sub(self.info.runs),
-            run: Duration::from_nanos(info.run_ns.saturating_sub(self.info.run_ns)),
+            runs: runs.saturating_sub(self.runs.0),
+            run: Duration::from_nanos(run_ns.saturating_sub(self.runs.1)),
         })
     }
+}
+
+fn runs(counting: &Counting<'_>) -> Result<(u64, u64)> {
+    let infos = counting.program_infos()?;
+    Ok(infos.iter().fold((0, 0), |(runs, ns), info| (runs + info.runs, ns + info.run_ns)))
 }
 
 impl Sample {
@@ -112,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{plan::Target, sys::Fake, tables::Function};
+    use crate::{instrument::count::Counter, plan::Target, session::Options, sys::Fake, tables::Function};
 
     fn sample(hits: &[u64], ns_per_hit: u64) -> Sample {
         let runs = hits.iter().sum();
@@ -142,7 +148,7 @@ mod tests {
         let fake = Fake { runs: (1000, 9_000_000).into(), ..Fake::default() };
         let target =
             Target { function: Function { address: 0x1000, name: b"f", module: None }, site: 0x1004 };
-        let counting = Counting::start(&fake, &[target], 1, false).unwrap();
+        let counting = Counting::start(&fake, &Counter, &[target], &Options::new(1)).unwrap();
         let sampling = Sampling::start(&fake, &counting).unwrap();
         fake.runs.set((1004, 9_000_400));
         let sample = sampling.end(&counting).unwrap();

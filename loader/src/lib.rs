@@ -1,22 +1,25 @@
 //! Attach one eBPF program to thousands of kernel functions in milliseconds.
 //!
 //! The way of the data: [`pattern`]s choose from the kernel's [`tables`]; the [`plan`] says what will be
-//! attached and why the rest won't; the [`program`] is relocated and loaded; [`attach`] makes the link;
-//! [`counting`] is a session that counts calls. [`sys`] is the one door to the kernel. [`doctor`] says what of all
-//! this a machine allows.
+//! attached and why the rest won't; the [`program`]s of an [`instrument`] are relocated and loaded; [`attach`] makes
+//! the links; a [`session`] is what holds them and is read. [`sys`] is the one door to the kernel. [`doctor`] says what
+//! of all this a machine allows.
 
 pub mod attach;
 pub mod budget;
 pub mod conditions;
-pub mod counting;
 pub mod doctor;
 pub mod error;
+pub mod filter;
+pub mod instrument;
 pub mod isolate;
 pub mod module_file;
 pub mod pattern;
 pub mod plan;
 pub mod program;
+pub mod session;
 mod site_table;
+
 pub mod sys;
 pub mod tables;
 

@@ -1,4 +1,4 @@
-//! From an object file to a loaded program: parsed and relocated by `aya-obj`, loaded here, since aya itself
+//! From an object file to loaded programs: parsed and relocated by `aya-obj`, loaded here, since aya itself
 //! has no way to say `BPF_TRACE_KPROBE_MULTI`.
 
 use std::{
@@ -7,7 +7,11 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-use aya_obj::{EbpfSectionKind, Map, Object, btf::Btf};
+use aya_obj::{
+    EbpfSectionKind, Map, Object,
+    btf::Btf,
+    generated::{BPF_CALL, BPF_JMP, BPF_PSEUDO_KFUNC_CALL, bpf_insn},
+};
 
 use crate::{
     error::{Error, ErrorKind, Result},
@@ -17,34 +21,49 @@ use crate::{
 /// Room for what the verifier says about a program that it refuses.
 const VERIFIER_LOG_BYTES: usize = 1 << 20;
 
-/// What the loader fills in before a program is loaded.
+/// A program to load.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Its name in the object.
+    pub name: &'a str,
+    /// The attach type that its link will have; 0 for one that runs at a perf event.
+    pub attach_type: u32,
+}
+
+/// What the loader fills in before programs are loaded.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Settings<'a> {
-    /// The attach type that the program's link will have.
-    pub attach_type: u32,
     /// The number of entries of maps whose size is known only now.
     pub max_entries: &'a [(&'a str, u32)],
     /// Values of global variables. The verifier treats those of `.rodata` as constants.
     pub globals: &'a [(&'a str, &'a [u8])],
+    /// Functions of the kernel that the programs call: the number that stands for one in the object, as if it were a
+    /// helper, and that of its type in the kernel's BTF.
+    pub kernel_functions: &'a [(i32, u32)],
 }
 
-/// A program in the kernel, and its maps. Dropped, both are gone unless a link holds them.
+/// Programs in the kernel, and their maps. Dropped, all are gone unless a link holds them.
 #[derive(Debug)]
-pub struct Program {
-    fd: OwnedFd,
+pub struct Programs {
+    fds: Vec<OwnedFd>,
     maps: HashMap<String, OwnedFd>,
 }
 
-impl Program {
-    /// Loads the program called `name` out of `object`, an ELF file.
+impl Programs {
+    /// Loads the `wanted` programs out of `object`, an ELF file, in this order.
     ///
-    /// Minimum kernel: 5.18, for the attach type of kprobe-multi.
+    /// Minimum kernel: 5.18 for the attach type of kprobe-multi.
     ///
     /// # Errors
     ///
     /// `Usage` for an object that can't be parsed or relocated or has no such program, `Permission` where the
     /// kernel asks for a capability, `Kernel` with the verifier's last words where it refuses.
-    pub fn load(kernel: &dyn Kernel, object: &[u8], name: &str, settings: &Settings<'_>) -> Result<Self> {
+    pub fn load(
+        kernel: &dyn Kernel,
+        object: &[u8],
+        wanted: &[Wanted<'_>],
+        settings: &Settings<'_>,
+    ) -> Result<Self> {
         let mut object = Object::parse(object).map_err(|e| bad_object("can't parse the eBPF object", e))?;
         let globals = settings.globals.iter().map(|&(name, value)| (name, (value, false))).collect();
         object.patch_map_data(globals).map_err(|e| bad_object("can't set a global of the eBPF object", e))?;
@@ -54,8 +73,16 @@ impl Program {
         }
         let maps = create_maps(kernel, &mut object, settings)?;
         relocate(&mut object, &maps)?;
-        let fd = load(kernel, &object, name, settings.attach_type)?;
-        Ok(Self { fd, maps: maps.into_iter().map(|(name, (fd, _))| (name, fd)).collect() })
+        for function in object.functions.values_mut() {
+            name_kernel_functions(&mut function.instructions, settings.kernel_functions);
+        }
+        let fds = wanted.iter().map(|program| load(kernel, &object, *program)).collect::<Result<_>>()?;
+        Ok(Self { fds, maps: maps.into_iter().map(|(name, (fd, _))| (name, fd)).collect() })
+    }
+
+    /// The programs, in the order in which they were wanted.
+    pub fn fds(&self) -> impl ExactSizeIterator<Item = BorrowedFd<'_>> {
+        self.fds.iter().map(AsFd::as_fd)
     }
 
     /// The map called `name`, as the object spells it.
@@ -63,19 +90,15 @@ impl Program {
         self.maps.get(name).map(AsFd::as_fd)
     }
 
-    /// What the kernel tells of the program.
+    /// What the kernel tells of each program.
     ///
     /// # Errors
     ///
     /// `Kernel` with the errno of `BPF_OBJ_GET_INFO_BY_FD`.
-    pub fn info(&self, kernel: &dyn Kernel) -> Result<ProgramInfo> {
-        kernel.program_info(self.as_fd()).map_err(|e| refused("can't ask the kernel about the program", e))
-    }
-}
-
-impl AsFd for Program {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    pub fn info(&self, kernel: &dyn Kernel) -> Result<Vec<ProgramInfo>> {
+        let info = |program| kernel.program_info(program);
+        let all = self.fds().map(info).collect::<io::Result<_>>();
+        all.map_err(|e| refused("can't ask the kernel about the program", e))
     }
 }
 
@@ -123,7 +146,20 @@ fn relocate(object: &mut Object, maps: &Maps) -> Result<()> {
         .map_err(|e| bad_object("can't relocate the eBPF object", e))
 }
 
-fn load(kernel: &dyn Kernel, object: &Object, name: &str, attach_type: u32) -> Result<OwnedFd> {
+/// Turns calls of helpers that stand for functions of the kernel into calls of these
+/// (`Documentation/bpf/kfuncs.rst`): neither Rust nor bpf-linker has a word for them.
+fn name_kernel_functions(instructions: &mut [bpf_insn], functions: &[(i32, u32)]) {
+    const CALL: u8 = (BPF_JMP | BPF_CALL) as u8;
+    for call in instructions.iter_mut().filter(|insn| insn.code == CALL && insn.src_reg() == 0) {
+        if let Some((_, id)) = functions.iter().find(|(stand_in, _)| *stand_in == call.imm) {
+            call.set_src_reg(BPF_PSEUDO_KFUNC_CALL as u8);
+            call.imm = *id as i32;
+        }
+    }
+}
+
+fn load(kernel: &dyn Kernel, object: &Object, wanted: Wanted<'_>) -> Result<OwnedFd> {
+    let Wanted { name, attach_type } = wanted;
     let function = object
         .programs
         .get(name)
@@ -185,16 +221,39 @@ fn refused(message: &str, cause: io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{counting::COUNTING_OBJECT, sys::Fake};
+    use crate::{
+        instrument::count::OBJECT,
+        sys::{Fake, Moment},
+    };
 
-    fn load_with(fake: &Fake, name: &str) -> Result<Program> {
+    fn load_with(fake: &Fake, name: &str) -> Result<Programs> {
         let layout = [1; 16];
         let settings = Settings {
-            attach_type: crate::sys::BPF_TRACE_KPROBE_MULTI,
             max_entries: &[(probe_ebpf::SITES_MAP, 80)],
             globals: &[(probe_ebpf::LAYOUT_SYMBOL, &layout)],
+            kernel_functions: &[],
         };
-        Program::load(fake, COUNTING_OBJECT, name, &settings)
+        let wanted = Wanted { name, attach_type: Moment::Entry.attach_type() };
+        Programs::load(fake, OBJECT, &[wanted], &settings)
+    }
+
+    #[test]
+    fn stand_ins_become_calls_of_the_kernels_functions() {
+        let call = |source, imm| {
+            let mut call = bpf_insn {
+                code: (BPF_JMP | BPF_CALL) as u8,
+                _bitfield_align_1: [],
+                _bitfield_1: bpf_insn::new_bitfield_1(0, source),
+                off: 0,
+                imm,
+            };
+            name_kernel_functions(std::slice::from_mut(&mut call), &[(0x7fff_0001, 4711)]);
+            (call.src_reg(), call.imm)
+        };
+        assert_eq!(call(0, 0x7fff_0001), (BPF_PSEUDO_KFUNC_CALL as u8, 4711));
+        // A helper, and a function of the program.
+        assert_eq!(call(0, 173), (0, 173));
+        assert_eq!(call(1, 0x7fff_0001), (1, 0x7fff_0001));
     }
 
     #[test]
@@ -231,7 +290,7 @@ mod tests {
     #[test]
     fn what_is_not_there_or_not_an_object_is_an_error() {
         assert!(load_with(&Fake::default(), "nonesuch").unwrap_err().to_string().contains("nonesuch"));
-        let error = Program::load(&Fake::default(), b"\x7fELF", "count", &Settings::default()).unwrap_err();
+        let error = Programs::load(&Fake::default(), b"\x7fELF", &[], &Settings::default()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Usage);
     }
 }

@@ -11,6 +11,12 @@
 //! runs the program: array [`HITS_MAP`], `cpu * slots_per_cpu + slot`.
 #![no_std]
 
+mod filter;
+#[cfg(feature = "ebpf")]
+pub mod in_kernel;
+
+pub use filter::*;
+
 /// The program that counts calls: section `kprobe`, to be loaded with attach type `BPF_TRACE_KPROBE_MULTI`.
 pub const COUNT_PROGRAM: &str = "count";
 /// The same where each function has a kprobe of its own: section `kprobe`, no attach type. What it looks up is the

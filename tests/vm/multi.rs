@@ -11,9 +11,10 @@ use std::{
 
 use aya_log::EbpfLogger;
 use fastprobe::{
-    counting::{Attempt, Counting, Loaded},
+    instrument::count::{Counter, Counting},
     pattern::{PatternSet, PatternText, Syntax},
     plan::{Plan, Policy, Target, plan},
+    session::{Attempt, Loaded, Options},
     sys::Live,
     tables::{Matches, Root, Tables, Wish},
 };
@@ -33,12 +34,16 @@ fn plan_for(matches: &Matches) -> Plan<'_> {
     plan(matches, Policy::default())
 }
 
-fn load(targets: &[Target<'_>]) -> Loaded<'static> {
-    Loaded::new(&Live, targets, aya::util::nr_cpus().expect("CPUs"), false).expect("it loads")
+fn options(log_errors: bool) -> Options {
+    Options { log_errors, ..Options::new(aya::util::nr_cpus().expect("CPUs")) }
+}
+
+fn load(targets: &[Target<'_>]) -> Loaded<'static, Counter> {
+    Loaded::new(&Live, &Counter, targets, &options(false)).expect("it loads")
 }
 
 fn start(targets: &[Target<'_>], log_errors: bool) -> Counting<'static> {
-    Counting::start(&Live, targets, aya::util::nr_cpus().expect("CPUs"), log_errors).expect("it attaches")
+    Counting::start(&Live, &Counter, targets, &options(log_errors)).expect("it attaches")
 }
 
 #[test]
@@ -238,7 +243,7 @@ fn a_hit_without_a_slot_is_counted_as_lost_and_logged() {
     targets[0].function.address += 8;
     let counting = start(&targets, true);
     let lines = Lines(std::sync::Mutex::default());
-    let id = counting.program_info().expect("info").id;
+    let id = counting.program_infos().expect("info")[0].id;
     let mut logger = EbpfLogger::init_from_id_with_logger(id, &lines).expect("a log");
     call_rare_system_call(3);
     logger.flush();

@@ -1,4 +1,4 @@
-//! `cargo xtask ebpf`: builds the eBPF object that is checked in beside its source.
+//! `cargo xtask ebpf`: builds the eBPF objects that are checked in beside their sources.
 
 use std::{
     fs,
@@ -14,16 +14,18 @@ use crate::{
     workspace,
 };
 
-/// The object in the tree.
-const OBJECT: &str = "probe-ebpf/fastprobe.bpf.o";
+/// Where the sources are, one for each object.
+const SOURCES: &str = "probe-ebpf/src/bin";
+
+/// Where the objects are in the tree.
+const OBJECTS: &str = "probe-ebpf/objects";
 
 /// What cargo is told to build, by any of its subcommands.
-const BUILD: [&str; 14] = [
+const BUILD: [&str; 13] = [
     "--locked",
     "-p",
     "probe-ebpf",
-    "--bin",
-    "fastprobe-ebpf",
+    "--bins",
     "--features",
     "ebpf",
     "--target",
@@ -48,40 +50,62 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if arguments.check { check() } else { build_into_tree() }
 }
 
-/// Fails where the object in the tree is not what its source builds.
+/// Fails where an object in the tree is not what its source builds.
 pub fn check() -> Result<()> {
-    let in_tree = workspace::root()?.join(OBJECT);
-    let expected = fs::read(&in_tree).with_context(|| format!("can't read {}", in_tree.display()))?;
-    let built = build()?;
-    if built != expected {
-        bail!(
-            "{OBJECT} ({} bytes) is not what its source builds ({} bytes): run cargo xtask ebpf and commit it",
-            expected.len(),
-            built.len()
-        );
+    for (name, built) in build()? {
+        let in_tree = workspace::root()?.join(&name);
+        let expected = fs::read(&in_tree).with_context(|| format!("can't read {}", in_tree.display()))?;
+        if built != expected {
+            bail!(
+                "{name} ({} bytes) is not what its source builds ({} bytes): run cargo xtask ebpf and commit it",
+                expected.len(),
+                built.len()
+            );
+        }
+        say::line(&format!("{name} is what its source builds, {} bytes", built.len()));
     }
-    say::line(&format!("{OBJECT} is what its source builds, {} bytes", built.len()));
     Ok(())
 }
 
 fn build_into_tree() -> Result<()> {
-    let built = build()?;
-    let in_tree = workspace::root()?.join(OBJECT);
-    let changed = fs::read(&in_tree).ok().is_none_or(|old| old != built);
-    if changed {
-        fs::write(&in_tree, &built).with_context(|| format!("can't write {}", in_tree.display()))?;
+    fs::create_dir_all(workspace::root()?.join(OBJECTS)).with_context(|| format!("can't make {OBJECTS}"))?;
+    for (name, built) in build()? {
+        let in_tree = workspace::root()?.join(&name);
+        let changed = fs::read(&in_tree).ok().is_none_or(|old| old != built);
+        if changed {
+            fs::write(&in_tree, &built).with_context(|| format!("can't write {}", in_tree.display()))?;
+        }
+        say::line(&format!("{name}: {} bytes, {}", built.len(), if changed { "new" } else { "as it was" }));
     }
-    say::line(&format!("{OBJECT}: {} bytes, {}", built.len(), if changed { "new" } else { "as it was" }));
     Ok(())
 }
 
-/// The bytes of the object.
-fn build() -> Result<Vec<u8>> {
+/// The objects: their places in the tree, and their bytes.
+fn build() -> Result<Vec<(String, Vec<u8>)>> {
     let toolchain = toolchain::ensure()?;
-    say::step("building the eBPF object", || {
+    say::step("building the eBPF objects", || {
         process::output(&mut cargo(&toolchain, "build")?)?;
-        strip(&toolchain, &target_folder()?.join("bpfel-unknown-none/ebpf/fastprobe-ebpf"))
+        let built = target_folder()?.join("bpfel-unknown-none/ebpf");
+        let object = |source: String| {
+            let bytes = strip(&toolchain, &built.join(&source))?;
+            Ok((format!("{OBJECTS}/{source}.bpf.o"), bytes))
+        };
+        sources()?.into_iter().map(object).collect()
     })
+}
+
+/// The names of the sources, in their order.
+fn sources() -> Result<Vec<String>> {
+    let folder = workspace::root()?.join(SOURCES);
+    let read = || -> std::io::Result<Vec<String>> {
+        let files = fs::read_dir(&folder)?.map(|entry| Ok(entry?.path()));
+        let files: Vec<PathBuf> = files.collect::<std::io::Result<_>>()?;
+        let mut names: Vec<_> =
+            files.iter().filter_map(|file| Some(file.file_stem()?.to_str()?.to_owned())).collect();
+        names.sort();
+        Ok(names)
+    };
+    read().with_context(|| format!("can't read {}", folder.display()))
 }
 
 /// A cargo command on the eBPF program, with all that makes the bytes the same everywhere.

@@ -43,7 +43,7 @@ enum Command {
     Test(test::Arguments),
     /// Check format and run clippy, for the host and for BPF
     Lint,
-    /// Build probe-ebpf/fastprobe.bpf.o from its source
+    /// Build probe-ebpf/objects from their sources
     Ebpf(ebpf::Arguments),
     /// Measure how names are found and tables read, on a real kernel's tables, beside the kernel's own ways
     Bench(bench::Arguments),

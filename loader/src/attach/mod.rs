@@ -6,14 +6,23 @@ pub mod single;
 
 use std::{
     fmt, io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use crate::{
     error::{Error, ErrorKind, Result},
     plan::Rejection,
-    sys::Kernel,
+    sys::{Kernel, Moment},
 };
+
+/// A program, and when it is to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Hook<'p> {
+    /// The program, loaded for this moment.
+    pub program: BorrowedFd<'p>,
+    /// When it runs.
+    pub moment: Moment,
+}
 
 /// A way to attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,8 +67,8 @@ pub struct Attached {
 enum Hooks {
     /// One wherever one will do.
     Links(Vec<OwnedFd>),
-    /// All kprobes; none where every function was refused.
-    Event(Option<single::Event>),
+    /// The kprobes, one event for each program; none where every function was refused.
+    Events(Vec<single::Event>),
 }
 
 impl Attached {
@@ -67,7 +76,7 @@ impl Attached {
     pub fn backend(&self) -> Backend {
         match self.hooks {
             Hooks::Links(_) => Backend::Multi,
-            Hooks::Event(_) => Backend::Single,
+            Hooks::Events(_) => Backend::Single,
         }
     }
 
@@ -80,7 +89,7 @@ impl Attached {
     pub fn missed(&self, kernel: &dyn Kernel) -> Result<Option<u64>> {
         let links = match &self.hooks {
             Hooks::Links(links) => links,
-            Hooks::Event(event) => return event.as_ref().map(single::Event::missed).transpose(),
+            Hooks::Events(events) => return missed_by_probes(events),
         };
         let mut sum = None;
         for link in links {
@@ -91,4 +100,9 @@ impl Attached {
         }
         Ok(sum)
     }
+}
+
+fn missed_by_probes(events: &[single::Event]) -> Result<Option<u64>> {
+    let missed: Vec<u64> = events.iter().map(single::Event::missed).collect::<Result<_>>()?;
+    Ok(missed.into_iter().reduce(u64::saturating_add))
 }

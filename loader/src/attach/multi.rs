@@ -1,8 +1,8 @@
 //! kprobe-multi links over all targets: one, unless the kernel refuses some of them.
 
-use std::{io, os::fd::BorrowedFd};
+use std::io;
 
-use super::{Attached, Hooks};
+use super::{Attached, Hook, Hooks};
 use crate::{
     error::{Error, ErrorKind, Result},
     isolate::{Isolated, attach_to_all_but_refused, is_about_functions},
@@ -19,7 +19,8 @@ pub enum Answer {
     Refused(io::Error),
 }
 
-/// Attaches `program` to the functions whose ftrace records are at `sites`, all or none.
+/// Attaches the programs of `hooks`, one after the other, to the functions whose ftrace records are at `sites`: all or
+/// none.
 ///
 /// The records' own addresses are what the kernel resolves fastest: it finds them by binary search, while
 /// a symbol's address costs it a look-up in kallsyms, for a module one symbol after another
@@ -30,20 +31,20 @@ pub enum Answer {
 ///
 /// What the kernel's errno means where it is not about the sites: [`ErrorKind::Unsupported`] without
 /// `CONFIG_FPROBE`, else [`ErrorKind::Kernel`] or [`ErrorKind::Permission`].
-pub fn to_all(kernel: &dyn Kernel, program: BorrowedFd<'_>, sites: &[u64]) -> Result<Answer> {
-    match kernel.link_kprobe_multi(program, sites) {
-        Ok(link) => Ok(Answer::Attached(Attached {
-            hooks: Hooks::Links(vec![link]),
-            rejected: Vec::new(),
-            attempts: 1,
-        })),
+pub fn to_all(kernel: &dyn Kernel, hooks: &[Hook<'_>], sites: &[u64]) -> Result<Answer> {
+    let link = |hook: &Hook<'_>| kernel.link_kprobe_multi(hook.program, hook.moment, sites);
+    match hooks.iter().map(link).collect::<io::Result<Vec<_>>>() {
+        Ok(links) => {
+            let attempts = links.len();
+            Ok(Answer::Attached(Attached { hooks: Hooks::Links(links), rejected: Vec::new(), attempts }))
+        }
         Err(error) if is_about_functions(&error) => Ok(Answer::Refused(error)),
         Err(error) => Err(explain(error, sites.len())),
     }
 }
 
-/// Attaches `program` to all of `sites` but those that the kernel refuses, which it does not name. A link with
-/// `known_good`, a site that nothing is wrong with, tells first whether the program is at fault. Between two
+/// Attaches the programs of `hooks` to all of `sites` but those that the kernel refuses, which it does not name. A link
+/// with `known_good`, a site that nothing is wrong with, tells first whether the program is at fault. Between two
 /// attempts `interrupted` is asked.
 ///
 /// # Errors
@@ -51,26 +52,35 @@ pub fn to_all(kernel: &dyn Kernel, program: BorrowedFd<'_>, sites: &[u64]) -> Re
 /// `Interrupted`; else those of [`to_all`], and for a program that no link takes. Nothing stays attached.
 pub fn to_all_but_refused(
     kernel: &dyn Kernel,
-    program: BorrowedFd<'_>,
+    hooks: &[Hook<'_>],
     sites: &[u64],
     known_good: Option<u64>,
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Attached> {
-    let attempt = |sites: &[u64]| match interrupted() {
+    let attempt = |hook: &Hook<'_>, sites: &[u64]| match interrupted() {
         true => Err(io::Error::from_raw_os_error(libc::EINTR)),
-        false => kernel.link_kprobe_multi(program, sites),
+        false => kernel.link_kprobe_multi(hook.program, hook.moment, sites),
     };
-    if let Some(site) = known_good {
-        attempt(&[site]).map_err(|error| explain_program(error, sites.len()))?;
+    let (mut links, mut rejected, mut attempts) = (Vec::new(), Vec::new(), 0);
+    let mut places: Vec<usize> = (0..sites.len()).collect();
+    for hook in hooks {
+        if let Some(site) = known_good {
+            attempts += 1;
+            attempt(hook, &[site]).map_err(|error| explain_program(error, sites.len()))?;
+        }
+        let rest: Vec<u64> = places.iter().map(|&place| sites[place]).collect();
+        let isolated = attach_to_all_but_refused(&rest, |sites| attempt(hook, sites));
+        let Isolated { links: more, refused, attempts: asked } =
+            isolated.map_err(|error| explain(error, sites.len()))?;
+        attempts += asked;
+        links.extend(more);
+        // What one program is refused for, those behind it need not try. Backwards, so that places stay true.
+        for (at, error) in refused.into_iter().rev() {
+            rejected.push((places.remove(at), rejection(&error)));
+        }
     }
-    let Isolated { links, refused, attempts } =
-        attach_to_all_but_refused(sites, attempt).map_err(|error| explain(error, sites.len()))?;
-    let rejected = refused.into_iter().map(|(place, error)| (place, rejection(&error))).collect();
-    Ok(Attached {
-        hooks: Hooks::Links(links),
-        rejected,
-        attempts: attempts + usize::from(known_good.is_some()),
-    })
+    rejected.sort_by_key(|(place, _)| *place);
+    Ok(Attached { hooks: Hooks::Links(links), rejected, attempts })
 }
 
 /// What the errno of a link with one function means.
@@ -128,6 +138,11 @@ fn explain(cause: io::Error, functions: usize) -> Error {
         Some(libc::EPERM | libc::EACCES) => {
             (Permission, "the kernel asks for a capability", "run it as root: sudo fastprobe …")
         }
+        Some(libc::ENOSPC) => (
+            Kernel,
+            "too many others trace returns",
+            "the kernel has room for 16 that do: end another tracer (from 6.14 on)",
+        ),
         _ => (Kernel, "the kernel refused the link", "see the errno, and dmesg"),
     };
     Error::new(kind, format!("can't attach to {functions} functions: {why}"))
@@ -140,18 +155,34 @@ mod tests {
     use std::{cell::Cell, os::fd::AsFd};
 
     use super::*;
-    use crate::sys::Fake;
+    use crate::sys::{Fake, Moment};
 
     const GOOD: u64 = 0x9004;
 
     fn to_all(fake: &Fake, sites: &[u64]) -> Result<Answer> {
         let program = std::fs::File::open("/dev/null").unwrap();
-        super::to_all(fake, program.as_fd(), sites)
+        super::to_all(fake, &[Hook { program: program.as_fd(), moment: Moment::Entry }], sites)
     }
 
     fn to_all_but_refused(fake: &Fake, sites: &[u64], interrupted: &dyn Fn() -> bool) -> Result<Attached> {
         let program = std::fs::File::open("/dev/null").unwrap();
-        super::to_all_but_refused(fake, program.as_fd(), sites, Some(GOOD), interrupted)
+        let hook = Hook { program: program.as_fd(), moment: Moment::Entry };
+        super::to_all_but_refused(fake, &[hook], sites, Some(GOOD), interrupted)
+    }
+
+    #[test]
+    fn programs_are_attached_in_their_order_and_the_second_to_what_the_first_was() {
+        let fake = Fake { bad_sites: vec![20], ..Fake::default() };
+        let program = std::fs::File::open("/dev/null").unwrap();
+        let hooks = [Moment::Return, Moment::Entry].map(|moment| Hook { program: program.as_fd(), moment });
+        let sites = [4, 20, 36];
+        assert!(matches!(super::to_all(&fake, &hooks, &sites), Ok(Answer::Refused(_))));
+        let attached = super::to_all_but_refused(&fake, &hooks, &sites, None, &|| false).unwrap();
+        assert_eq!(attached.rejected.iter().map(|(place, _)| *place).collect::<Vec<_>>(), [1]);
+        assert!(matches!(&attached.hooks, Hooks::Links(links) if links.len() == 2));
+        assert_eq!(fake.links.borrow().last().unwrap(), &[4, 36]);
+        assert_eq!(fake.moments.borrow().last(), Some(&Moment::Entry));
+        assert_eq!(fake.moments.borrow()[0], Moment::Return);
     }
 
     #[test]
@@ -168,6 +199,7 @@ mod tests {
             (libc::EOPNOTSUPP, ErrorKind::Unsupported, "CONFIG_FPROBE"),
             (libc::ENODEV, ErrorKind::Unsupported, "shut itself down"),
             (libc::EPERM, ErrorKind::Permission, "capability"),
+            (libc::ENOSPC, ErrorKind::Kernel, "returns"),
             (libc::EIO, ErrorKind::Kernel, "refused"),
         ] {
             let error = to_all(&Fake { link_errno: Some(errno), ..Fake::default() }, &[4]).unwrap_err();

@@ -52,7 +52,7 @@ impl Arguments {
             }
             _ => error,
         })?;
-        match arguments.count.select.patterns.first() {
+        match arguments.count.session.select.patterns.first() {
             Some(first) if clap.find_subcommand(first).is_some() => {
                 let message = format!(
                     "options go after the command: fastprobe {first} OPTIONS PATTERN... (for a function of that \
@@ -170,8 +170,9 @@ impl From<SourceChoice> for Wish {
     }
 }
 
+/// What to attach to, how, and for how long.
 #[derive(Debug, Args)]
-pub struct CountArguments {
+pub struct SessionArguments {
     #[command(flatten)]
     pub select: Select,
     /// Stop after this long (seconds, or 500ms, 2m); 0 attaches, reports and detaches
@@ -181,15 +182,21 @@ pub struct CountArguments {
     /// CPU: 5%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub budget: Option<f64>,
+    /// How to attach
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub backend: BackendChoice,
+}
+
+#[derive(Debug, Args)]
+pub struct CountArguments {
+    #[command(flatten)]
+    pub session: SessionArguments,
     /// Print what was counted at each interval, not only at the end
     #[arg(short, long, value_name = "TIME", value_parser = duration::parse_period)]
     pub interval: Option<Duration>,
     /// Show at most N functions [default: 40 in a table, all in JSON]
     #[arg(short = 'n', long, value_name = "N", conflicts_with = "all")]
     pub top: Option<usize>,
-    /// How to attach
-    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
-    pub backend: BackendChoice,
     /// Order of the rows
     #[arg(long, value_enum, default_value_t = Sort::Hits)]
     pub sort: Sort,
@@ -260,8 +267,8 @@ mod tests {
     fn counting_is_the_default_and_list_a_command() {
         let count = Arguments::read(["fastprobe", "-d", "500ms", "kvm*", "-x", "*lock*", "xfs:*"]).unwrap();
         assert!(count.command.is_none());
-        assert_eq!(count.count.select.patterns, ["kvm*", "xfs:*"]);
-        assert_eq!(count.count.duration, Some(Duration::from_millis(500)));
+        assert_eq!(count.count.session.select.patterns, ["kvm*", "xfs:*"]);
+        assert_eq!(count.count.session.duration, Some(Duration::from_millis(500)));
         let list = Arguments::read(["fastprobe", "list", "--root", "/x", "kvm*"]).unwrap();
         assert!(matches!(list.command, Some(Command::List(list)) if list.select.patterns == ["kvm*"]));
         // Not the pattern "list", with the options of counting.

@@ -20,6 +20,7 @@ mod no_match;
 mod privileges;
 mod program_log;
 mod render;
+mod run;
 mod select;
 mod snapshot;
 mod stop;
@@ -28,6 +29,7 @@ mod window;
 use std::{io, process::ExitCode, time::Instant};
 
 use args::{Arguments, Command};
+use count::Count;
 use exit::Exit;
 use fastprobe::ErrorKind;
 
@@ -39,7 +41,7 @@ pub fn run(started: Instant) -> ExitCode {
         Some(Command::Cache(command)) => cache::run(*command),
         Some(Command::Snapshot(arguments)) => snapshot::run(arguments),
         Some(Command::Doctor(arguments)) => doctor::run(arguments),
-        None => count::run(&arguments.count, started),
+        None => run::run(&mut Count::new(&arguments.count), started),
     };
     match result {
         Ok(exit) => exit.into(),

@@ -2,12 +2,12 @@
 //! more than it still has to.
 //!
 //! To Linux, capabilities belong to a thread. This gives up those of the thread that counts, which is the only one
-//! once the cache has been written: [`keep`](super::count) needs CAP_SYSLOG to see where modules lie, and its
+//! once the cache has been written: [`keep`](super::run) needs CAP_SYSLOG to see where modules lie, and its
 //! thread ends with what it was started with.
 
 use std::io;
 
-use fastprobe::counting::Counting;
+use fastprobe::{instrument::Instrument, session::Session};
 use rustix::{
     process::getuid,
     thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs},
@@ -37,8 +37,8 @@ fn without_others_files<T>(work: impl FnOnce() -> T) -> io::Result<T> {
 /// Gives up the capabilities of this thread, for good: counters are memory, and closing the link detaches.
 ///
 /// That it can't be done is no fault of this run.
-pub fn give_up(counting: &Counting<'_>) {
-    if let Err(error) = give_up_all_but_needed(|| counting.misses().is_ok()) {
+pub fn give_up<I: Instrument>(session: &Session<'_, I>) {
+    if let Err(error) = give_up_all_but_needed(|| session.misses().is_ok()) {
         warn(format_args!("can't give up capabilities: {error}"), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use fastprobe::{counting::Counting, plan::Plan};
+use fastprobe::{instrument::count::Counting, plan::Plan};
 
 use super::render::CountsReport;
 

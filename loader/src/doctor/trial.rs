@@ -9,7 +9,7 @@ use std::{
 use aya_obj::generated::{BPF_ALU64, BPF_EXIT, BPF_JMP, BPF_MOV, bpf_insn};
 
 use super::settings;
-use crate::sys::{BPF_TRACE_KPROBE_MULTI, Kernel, ProgramImage};
+use crate::sys::{Kernel, Moment, ProgramImage};
 
 /// The step at which a trial ended, and what the kernel said.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub enum Refusal {
 /// A link for many functions, with the one whose ftrace record is at `site`. Where no site is known, because the
 /// tables can't be read, what tells is how an address is refused that is none.
 pub fn multi(kernel: &dyn Kernel, site: Option<u64>) -> Result<(), Refusal> {
-    let program = load(kernel, BPF_TRACE_KPROBE_MULTI).map_err(Refusal::Program)?;
-    match kernel.link_kprobe_multi(program.as_fd(), &[site.unwrap_or(0)]) {
+    let program = load(kernel, Moment::Entry.attach_type()).map_err(Refusal::Program)?;
+    match kernel.link_kprobe_multi(program.as_fd(), Moment::Entry, &[site.unwrap_or(0)]) {
         Ok(_link) => Ok(()),
         Err(e) if site.is_none() && matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => Ok(()),
         Err(e) => Err(Refusal::Probe(e)),

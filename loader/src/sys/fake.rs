@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use super::{Kernel, MapShape, Mapping, ProgramImage, ProgramInfo};
+use super::{Kernel, MapShape, Mapping, Moment, ProgramImage, ProgramInfo};
 
 /// Answers each call with success, but for the errnos set in its fields. Maps are files, so that memory
 /// mapped from one is real.
@@ -35,8 +35,12 @@ pub struct Fake {
     pub event_errno: Option<i32>,
     /// What the link tells of misses.
     pub missed: Option<u64>,
+    /// The moments that no link takes: it fails with `EINVAL`.
+    pub bad_moments: Vec<Moment>,
     /// The addresses of each link asked for.
     pub links: RefCell<Vec<Vec<u64>>>,
+    /// And its moment.
+    pub moments: RefCell<Vec<Moment>>,
     /// The maps asked for: name, entries.
     pub maps: RefCell<Vec<(String, u32)>>,
     /// How often a map was frozen.
@@ -75,9 +79,16 @@ impl Kernel for Fake {
         some_fd()
     }
 
-    fn link_kprobe_multi(&self, _program: BorrowedFd<'_>, addresses: &[u64]) -> io::Result<OwnedFd> {
+    fn link_kprobe_multi(
+        &self,
+        _program: BorrowedFd<'_>,
+        moment: Moment,
+        addresses: &[u64],
+    ) -> io::Result<OwnedFd> {
         self.links.borrow_mut().push(addresses.to_vec());
+        self.moments.borrow_mut().push(moment);
         fail(self.link_errno)?;
+        fail(self.bad_moments.contains(&moment).then_some(libc::EINVAL))?;
         fail(addresses.iter().any(|site| self.bad_sites.contains(site)).then_some(libc::EINVAL))?;
         some_fd()
     }

@@ -10,7 +10,7 @@ use aya_obj::generated::{
     perf_type_id,
 };
 
-use super::{BPF_TRACE_KPROBE_MULTI, Kernel, MapShape, Mapping, ProgramImage, ProgramInfo};
+use super::{Kernel, MapShape, Mapping, Moment, ProgramImage, ProgramInfo};
 
 /// The kernel that this process runs on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,14 +75,20 @@ impl Kernel for Live {
         bpf_fd(bpf_cmd::BPF_PROG_LOAD, &mut attr)
     }
 
-    fn link_kprobe_multi(&self, program: BorrowedFd<'_>, addresses: &[u64]) -> io::Result<OwnedFd> {
+    fn link_kprobe_multi(
+        &self,
+        program: BorrowedFd<'_>,
+        moment: Moment,
+        addresses: &[u64],
+    ) -> io::Result<OwnedFd> {
         let mut attr = zeroed();
         // SAFETY: plain integers, as above.
         let link = unsafe { &mut attr.link_create };
         link.__bindgen_anon_1.prog_fd = program.as_raw_fd() as u32;
-        link.attach_type = BPF_TRACE_KPROBE_MULTI;
+        link.attach_type = moment.attach_type();
         // SAFETY: plain integers, as above.
         let multi = unsafe { &mut link.__bindgen_anon_3.kprobe_multi };
+        multi.flags = moment.flags();
         multi.cnt = u32::try_from(addresses.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
         multi.addrs = addresses.as_ptr() as u64;
         bpf_fd(bpf_cmd::BPF_LINK_CREATE, &mut attr)

@@ -19,9 +19,36 @@ pub use fake::Fake;
 pub use live::Live;
 pub use mapping::Mapping;
 
-/// `BPF_TRACE_KPROBE_MULTI`, Linux 5.18 (`include/uapi/linux/bpf.h`): the attach type that the program is
-/// loaded with and the link is made with.
-pub const BPF_TRACE_KPROBE_MULTI: u32 = 42;
+/// `include/uapi/linux/bpf.h`
+const BPF_TRACE_KPROBE_MULTI: u32 = 42;
+const BPF_TRACE_KPROBE_SESSION: u32 = 56;
+const BPF_F_KPROBE_MULTI_RETURN: u32 = 1;
+
+/// When the program of a kprobe-multi link runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// When a function is called. Minimum kernel: 5.18.
+    Entry,
+    /// When it returns. Minimum kernel: 5.18.
+    Return,
+    /// At both; what it returns the first time says whether it is to run again. Minimum kernel: 6.10.
+    Session,
+}
+
+impl Moment {
+    /// The attach type that the program is loaded with and the link is made with.
+    pub fn attach_type(self) -> u32 {
+        match self {
+            Self::Entry | Self::Return => BPF_TRACE_KPROBE_MULTI,
+            Self::Session => BPF_TRACE_KPROBE_SESSION,
+        }
+    }
+
+    /// The flags of the link.
+    fn flags(self) -> u32 {
+        if self == Self::Return { BPF_F_KPROBE_MULTI_RETURN } else { 0 }
+    }
+}
 
 /// A program of type `BPF_PROG_TYPE_KPROBE`, relocated and ready to load.
 #[derive(Debug)]
@@ -73,7 +100,12 @@ pub trait Kernel {
     /// Attaches `program` to the functions whose ftrace records have these addresses, all or none.
     /// Minimum kernel: 5.18, built with `CONFIG_FPROBE` (`bpf_kprobe_multi_link_attach` in
     /// `kernel/trace/bpf_trace.c`).
-    fn link_kprobe_multi(&self, program: BorrowedFd<'_>, addresses: &[u64]) -> io::Result<OwnedFd>;
+    fn link_kprobe_multi(
+        &self,
+        program: BorrowedFd<'_>,
+        moment: Moment,
+        addresses: &[u64],
+    ) -> io::Result<OwnedFd>;
 
     /// Sets a kprobe at `address`, through the perf unit of that number (`/sys/bus/event_source/devices/kprobe/type`);
     /// it is gone with the descriptor. Minimum kernel: 4.17 (`perf_kprobe_event_init` in `kernel/events/core.c`).

@@ -14,8 +14,12 @@ use std::{
 
 use crate::{
     error::{Error, ErrorKind, Result},
-    sys::Kernel,
+    sys::{Kernel, Moment},
 };
+
+/// How many calls of a function may be under way at once for their returns to be seen, unless the kernel has no need of
+/// such a number (`kretprobe.maxactive` in `Documentation/trace/kprobes.rst`). Beyond it returns are missed.
+const CALLS_UNDER_WAY: u32 = 128;
 
 /// The group of all our events, a folder in `events`.
 const GROUP: &str = "fastprobe";
@@ -38,19 +42,20 @@ pub struct Event {
     /// `kprobe_profile`, opened while this process still may: the misses are read at the end.
     profile: File,
     name: String,
+    moment: Moment,
     probes: usize,
     /// Arms the probes and runs the program.
     perf: Option<OwnedFd>,
 }
 
 impl Event {
-    /// Starts an event without probes, after removing those whose process is gone.
+    /// Starts an event without probes, at entries or returns, after removing those whose process is gone.
     ///
     /// # Errors
     ///
     /// `Unsupported` where there is no tracefs or a kernel without `CONFIG_KPROBE_EVENTS`, `Permission` where it
     /// takes no commands of ours.
-    pub fn new(tracefs: &Path) -> Result<Self> {
+    pub fn new(tracefs: &Path, moment: Moment) -> Result<Self> {
         let path = tracefs.join(KPROBE_EVENTS);
         let mut commands = File::options().append(true).open(&path).map_err(|e| cant_open(&path, e))?;
         let profile = tracefs.join(KPROBE_PROFILE);
@@ -60,10 +65,15 @@ impl Event {
         })?;
         remove_abandoned(&mut commands, &path, &me);
         let name = format!("{}_{}", me.name(), MADE.fetch_add(1, Ordering::Relaxed));
-        Ok(Self { tracefs: tracefs.into(), commands, profile, name, probes: 0, perf: None })
+        Ok(Self { tracefs: tracefs.into(), commands, profile, name, moment, probes: 0, perf: None })
     }
 
-    /// Adds a kprobe at `address`, disarmed.
+    /// What its probes are at.
+    pub fn moment(&self) -> Moment {
+        self.moment
+    }
+
+    /// Adds a kprobe at `address`, disarmed; for returns that is where the function starts.
     ///
     /// By its address alone: a name costs the kernel a search through all symbols. Probes of one event have to differ
     /// in more than their address (`trace_kprobe_has_same_kprobe` in `kernel/trace/trace_kprobe.c`, 6.1 to 7.3, which
@@ -73,7 +83,11 @@ impl Event {
     ///
     /// The kernel's errno.
     pub fn add(&mut self, kernel: &dyn Kernel, address: u64) -> io::Result<()> {
-        let line = format!("p:{GROUP}/{} {address:#x} n=\\{}\n", self.name, self.probes);
+        let kind = match self.moment {
+            Moment::Return => format!("r{CALLS_UNDER_WAY}"),
+            Moment::Entry | Moment::Session => "p".to_owned(),
+        };
+        let line = format!("{kind}:{GROUP}/{} {address:#x} n=\\{}\n", self.name, self.probes);
         kernel.trace_command(self.commands.as_fd(), &line)?;
         self.probes += 1;
         Ok(())
@@ -260,7 +274,7 @@ mod tests {
         assert!(!dead.is_alive());
         let [mine, gone] = [me, dead].map(|owner| format!("p:{GROUP}/{}_77 0x1000\n", owner.name()));
         let folder = fake_tracefs(&format!("{mine}{gone}p:kprobes/other vfs_read\n"));
-        drop(Event::new(folder.path()).unwrap());
+        drop(Event::new(folder.path(), Moment::Entry).unwrap());
         let text = fs::read_to_string(folder.path().join(KPROBE_EVENTS)).unwrap();
         let removed: Vec<_> = text.lines().skip(3).collect();
         assert_eq!(removed, [format!("-:{GROUP}/{}_77", dead.name())]);
@@ -283,7 +297,7 @@ mod tests {
     #[test]
     fn without_tracefs_the_error_says_mount() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Event::new(folder.path()).unwrap_err();
+        let error = Event::new(folder.path(), Moment::Entry).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
         assert!(error.hint().unwrap().starts_with("mount -t tracefs"), "{error:#}");
     }

@@ -15,17 +15,20 @@ mod place;
 
 pub use event::Event;
 pub use place::Places;
-use std::{io, os::fd::BorrowedFd, path::Path};
+use std::{io, path::Path};
 
-use super::{Attached, Hooks};
+use super::{Attached, Hook, Hooks};
 use crate::{
     error::{Error, ErrorKind, Result},
     plan::Rejection,
-    sys::Kernel,
+    sys::{Kernel, Moment},
 };
 
-/// Attaches `program` to a kprobe for each of `functions`, but those that the kernel refuses. Between two of them
-/// `interrupted` is asked.
+/// Attaches the programs of `hooks` to a kprobe each for each of `functions`, but those that the kernel refuses. Between
+/// two of them `interrupted` is asked.
+///
+/// Where a function's return is probed first and its entry then refused, the program that runs when it returns is one
+/// that expects to have missed the entry: the kernel takes away all probes of an event or none.
 ///
 /// # Errors
 ///
@@ -34,37 +37,44 @@ use crate::{
 pub fn attach(
     kernel: &dyn Kernel,
     tracefs: &Path,
-    program: BorrowedFd<'_>,
+    hooks: &[Hook<'_>],
     functions: &[Places],
     interrupted: &dyn Fn() -> bool,
 ) -> Result<Attached> {
-    let mut event = Event::new(tracefs)?;
+    let mut events: Vec<_> =
+        hooks.iter().map(|hook| Event::new(tracefs, hook.moment)).collect::<Result<_>>()?;
     let (mut rejected, mut attempts) = (Vec::new(), 0);
     for (place, function) in functions.iter().enumerate() {
         if interrupted() {
             return Err(Error::new(ErrorKind::Interrupted, "interrupted").with_hint("nothing stays attached"));
         }
-        match add_first_taken(kernel, &mut event, *function, &mut attempts) {
-            Ok(()) => {}
-            Err(error) => {
-                let rejection = rejection(&error).ok_or_else(|| explain(error, functions.len()))?;
-                rejected.push((place, rejection));
-            }
+        let add = |event| add_first_taken(kernel, event, *function, &mut attempts);
+        if let Err(error) = events.iter_mut().try_for_each(add) {
+            let rejection = rejection(&error).ok_or_else(|| explain(error, functions.len()))?;
+            rejected.push((place, rejection));
         }
     }
-    let event = (rejected.len() < functions.len()).then_some(event);
-    let event = event.map(|event| event.enable(kernel, program)).transpose();
-    let event = event.map_err(|error| explain(error, functions.len()))?;
-    Ok(Attached { hooks: Hooks::Event(event), rejected, attempts })
+    if rejected.len() == functions.len() {
+        events.clear();
+    }
+    let enable = |(event, hook): (Event, &Hook<'_>)| event.enable(kernel, hook.program);
+    let events = events.into_iter().zip(hooks).map(enable).collect::<io::Result<_>>();
+    let events = events.map_err(|error| explain(error, functions.len()))?;
+    Ok(Attached { hooks: Hooks::Events(events), rejected, attempts })
 }
 
-/// Adds a probe where it costs least, or else where ftrace has its record; the error is about the latter.
+/// Adds a probe where it costs least, or else where ftrace has its record; the error is about the latter. The kernel
+/// itself finds where the return of a function is to be probed.
 fn add_first_taken(
     kernel: &dyn Kernel,
     event: &mut Event,
     function: Places,
     attempts: &mut usize,
 ) -> io::Result<()> {
+    if event.moment() == Moment::Return {
+        *attempts += 1;
+        return event.add(kernel, function.entry);
+    }
     if let Some(behind) = function.behind {
         *attempts += 1;
         if event.add(kernel, behind).is_ok() {
@@ -126,12 +136,36 @@ mod tests {
     use crate::sys::Fake;
 
     fn attach(fake: &Fake, folder: &Path, functions: &[Places]) -> Result<Attached> {
+        attach_at(&[Moment::Entry], fake, folder, functions)
+    }
+
+    fn attach_at(moments: &[Moment], fake: &Fake, folder: &Path, functions: &[Places]) -> Result<Attached> {
         let program = fs::File::open("/dev/null").unwrap();
-        super::attach(fake, folder, program.as_fd(), functions, &|| false)
+        let hook = |&moment| Hook { program: program.as_fd(), moment };
+        let hooks: Vec<_> = moments.iter().map(hook).collect();
+        super::attach(fake, folder, &hooks, functions, &|| false)
     }
 
     fn function(site: u64, behind: Option<u64>) -> Places {
-        Places { site, behind }
+        Places { entry: site, site, behind }
+    }
+
+    #[test]
+    fn returns_have_an_event_of_their_own() {
+        let folder = event::fake_tracefs("");
+        let fake = Fake { bad_commands: vec![("p:fastprobe/p".into(), libc::EINVAL)], ..Fake::default() };
+        let functions = [Places { entry: 0x1000, site: 0x1004, behind: Some(0x1009) }];
+        let moments = [Moment::Return, Moment::Entry];
+        let attached = attach_at(&moments, &fake, folder.path(), &functions).unwrap();
+        assert_eq!(attached.rejected.len(), 1);
+        let attached = attach_at(&moments, &Fake::default(), folder.path(), &functions).unwrap();
+        assert!(matches!(&attached.hooks, Hooks::Events(events) if events.len() == 2));
+        let commands = commands(folder.path());
+        assert_eq!(commands[0], r"r128:fastprobe 0x1000 n=\0");
+        assert_eq!(
+            commands[commands.len() - 2..],
+            [r"r128:fastprobe 0x1000 n=\0", r"p:fastprobe 0x1009 n=\0"]
+        );
     }
 
     /// The lines that were written, without the event's name, which differs each time.
@@ -214,7 +248,8 @@ mod tests {
         let asked = Cell::new(0);
         let interrupted = || asked.replace(asked.get() + 1) == 1;
         let functions = [function(0x1000, None), function(0x2000, None)];
-        let error = super::attach(&Fake::default(), folder.path(), program.as_fd(), &functions, &interrupted);
+        let hook = Hook { program: program.as_fd(), moment: Moment::Entry };
+        let error = super::attach(&Fake::default(), folder.path(), &[hook], &functions, &interrupted);
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Interrupted);
         assert_eq!(commands(folder.path()), [r"p:fastprobe 0x1000 n=\0", "-:fastprobe"]);
     }

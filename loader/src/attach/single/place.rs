@@ -22,6 +22,8 @@ const MAX_FUNCTION_BYTES: u64 = 64 << 10;
 /// The addresses at which a kprobe counts the calls of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Places {
+    /// The function.
+    pub entry: u64,
     /// Its ftrace record.
     pub site: u64,
     /// The instruction behind the call that is recorded there, where that is certain to run once for each call.
@@ -44,7 +46,7 @@ impl Places {
         let places = with_end.map(|(target, end)| {
             let behind = target.site + CALL_BYTES;
             let is_safe = memory.as_ref().zip(end).is_some_and(|(memory, end)| is_safe(memory, behind, end));
-            Self { site: target.site, behind: is_safe.then_some(behind) }
+            Self { entry: target.function.address, site: target.site, behind: is_safe.then_some(behind) }
         });
         Ok(places.collect())
     }

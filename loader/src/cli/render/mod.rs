@@ -11,15 +11,14 @@ use std::{
 
 use fastprobe::{
     attach::Backend,
-    counting::{self, Counting, Misses},
     doctor::Report,
     plan::{Plan, Skipped, Target},
+    session::{Misses, Timings},
     tables::Function,
 };
 
 use super::{
     args::{CountArguments, Sort},
-    count::standard_output,
     select,
 };
 
@@ -30,25 +29,25 @@ pub struct AttachReport<'p, 't> {
     /// How, where anything is attached.
     pub backend: Option<Backend>,
     pub chosen: select::Chosen,
-    pub kernel: counting::Timings,
+    pub kernel: Timings,
     /// From the start of the process until all was attached.
     pub total: Duration,
 }
 
 impl<'p, 't> AttachReport<'p, 't> {
-    /// The report at this moment of a process that `started` then; without `counting` nothing is attached.
+    /// The report at this moment of a process that `started` then; without a `session` nothing is attached.
     pub fn new(
         plan: &'p Plan<'t>,
-        counting: Option<&Counting<'_>>,
+        session: Option<(Backend, Timings)>,
         chosen: select::Chosen,
         started: Instant,
     ) -> Self {
         Self {
             plan,
-            attached: counting.map_or(0, |_| plan.targets.len()),
-            backend: counting.map(Counting::backend),
+            attached: session.map_or(0, |_| plan.targets.len()),
+            backend: session.map(|(backend, _)| backend),
             chosen,
-            kernel: counting.map(Counting::timings).unwrap_or_default(),
+            kernel: session.map(|(_, timings)| timings).unwrap_or_default(),
             total: started.elapsed(),
         }
     }
@@ -91,11 +90,17 @@ struct Rows {
 /// The form that the arguments ask for, on standard output.
 pub fn renderer(arguments: &CountArguments) -> Box<dyn Render> {
     let rows = Rows { sort: arguments.sort, top: arguments.top, with_zeros: arguments.all };
-    if arguments.select.json {
+    let select = &arguments.session.select;
+    if select.json {
         Box::new(json::Json::new(standard_output(), rows))
     } else {
-        Box::new(table::Table::new(standard_output(), rows, arguments.select.verbose > 0))
+        Box::new(table::Table::new(standard_output(), rows, select.verbose > 0))
     }
+}
+
+/// Where reports go.
+fn standard_output() -> io::BufWriter<io::StdoutLock<'static>> {
+    io::BufWriter::new(io::stdout().lock())
 }
 
 /// Prints a plan that is not carried out.

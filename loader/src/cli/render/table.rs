@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table as Grid, presets};
 use fastprobe::{
-    counting::Misses,
     doctor::{Report, State},
     plan::{Plan, Target},
+    session::Misses,
 };
 
 use super::{AttachReport, CountsReport, Render, Rows, SummaryReport, namesakes, tally, text};
@@ -179,9 +179,9 @@ mod tests {
     use super::*;
     use crate::cli::{args::Sort, select};
     use fastprobe::{
-        counting,
         doctor::Check,
         plan::{Reason, Skipped},
+        session::Timings,
         tables::Function,
     };
 
@@ -210,7 +210,7 @@ mod tests {
             attached: 2,
             backend: Some(fastprobe::attach::Backend::Multi),
             chosen: select::Chosen { source: fastprobe::tables::Source::Text, tables: ms(9), plan: ms(1) },
-            kernel: counting::Timings { load: ms(4), link: ms(117) },
+            kernel: Timings { load: ms(4), link: ms(117) },
             total: ms(131),
         };
         assert_eq!(

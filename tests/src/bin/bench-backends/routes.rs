@@ -3,16 +3,16 @@
 use std::{
     fs::{self, OpenOptions},
     io::{self, Write},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     thread,
     time::Instant,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use aya_obj::generated::perf_event_attr;
 use fastprobe::{
-    counting::COUNTING_OBJECT,
-    program::{Program, Settings},
+    instrument::count::OBJECT,
+    program::{Programs, Settings, Wanted},
     sys::Live,
 };
 
@@ -22,23 +22,25 @@ const PERF_TYPE_TRACEPOINT: u32 = 2;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_EVENT_IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 
-fn program() -> Result<Program> {
+fn program() -> Result<Programs> {
     let limit = libc::rlimit { rlim_cur: 1 << 19, rlim_max: 1 << 19 };
     // SAFETY: reads the structure, which lives over the call.
     let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
     ensure!(set == 0, "can't raise the number of open files: {}", io::Error::last_os_error());
-    Ok(Program::load(&Live, COUNTING_OBJECT, probe_ebpf::COUNT_SINGLE_PROGRAM, &Settings::default())?)
+    let wanted = Wanted { name: probe_ebpf::COUNT_SINGLE_PROGRAM, attach_type: 0 };
+    Ok(Programs::load(&Live, OBJECT, &[wanted], &Settings::default())?)
 }
 
 /// A kprobe of perf for each address, made and closed by so many threads.
 pub fn perf(sites: &[u64], threads: usize) -> Result<Took> {
-    let program = program()?;
+    let programs = program()?;
+    let program = programs.fds().next().context("a program")?;
     let kind: u32 = fs::read_to_string("/sys/bus/event_source/devices/kprobe/type")?.trim().parse()?;
     let started = Instant::now();
     let share = sites.len().div_ceil(threads).max(1);
     let mut events: Vec<OwnedFd> = thread::scope(|scope| {
         let open = |sites: &[u64]| -> Vec<OwnedFd> {
-            sites.iter().filter_map(|site| event(kind, 0, *site, program.as_fd()).ok()).collect()
+            sites.iter().filter_map(|site| event(kind, 0, *site, program).ok()).collect()
         };
         let workers: Vec<_> = sites.chunks(share).map(|sites| scope.spawn(move || open(sites))).collect();
         workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
@@ -56,7 +58,8 @@ pub fn perf(sites: &[u64], threads: usize) -> Result<Took> {
 
 /// One event of tracefs with a kprobe for each address.
 pub fn tracefs(sites: &[u64]) -> Result<Took> {
-    let program = program()?;
+    let programs = program()?;
+    let program = programs.fds().next().context("a program")?;
     let started = Instant::now();
     let mut commands = OpenOptions::new().append(true).open("/sys/kernel/tracing/kprobe_events")?;
     let mut attached = 0;
@@ -65,7 +68,7 @@ pub fn tracefs(sites: &[u64]) -> Result<Took> {
         attached += usize::from(commands.write_all(line.as_bytes()).is_ok());
     }
     let id = fs::read_to_string("/sys/kernel/tracing/events/routes/event/id")?.trim().parse()?;
-    let event = event(PERF_TYPE_TRACEPOINT, id, 0, program.as_fd());
+    let event = event(PERF_TYPE_TRACEPOINT, id, 0, program);
     let (attach, started) = (started.elapsed(), Instant::now());
     drop(event?);
     commands.write_all(b"-:routes/event\n")?;

@@ -1,41 +1,30 @@
-//! A session that counts calls: the counting program, loaded for a set of targets and attached to them.
+//! A session: the programs of an instrument, loaded for a set of targets and attached to them.
 
 use std::{
     io,
-    os::fd::AsFd,
     path::Path,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
 
-use probe_ebpf::{
-    COUNT_PROGRAM, COUNT_SINGLE_PROGRAM, FIRST_SLOT, HITS_MAP, LAYOUT_SYMBOL, LOST_SLOT, Layout, SITES_MAP,
-    Site,
-};
+use probe_ebpf::{LAYOUT_SYMBOL, Layout, SITES_MAP, Site};
 
 use crate::{
     attach::{
-        Attached, Backend,
+        Attached, Backend, Hook,
         multi::{self, Answer},
         single::{self, Places},
     },
-    error::{Error, ErrorKind, Result},
+    error::Result,
+    filter::Filter,
+    instrument::{Extent, Instrument, Step, map_memory},
     plan::{Rejection, Target},
-    program::{Program, Settings},
+    program::{Programs, Settings, Wanted},
     site_table::SiteTable,
-    sys::{BPF_TRACE_KPROBE_MULTI, Kernel, Mapping, ProgramInfo},
+    sys::{Kernel, ProgramInfo},
 };
 
-/// The object that `cargo xtask ebpf` builds from `probe-ebpf`.
-pub const COUNTING_OBJECT: &[u8] = {
-    // The ELF parser wants the headers aligned, which a plain `include_bytes!` does not promise.
-    #[repr(C, align(8))]
-    struct Aligned<T: ?Sized>(T);
-    const OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!("../../probe-ebpf/fastprobe.bpf.o"));
-    &OBJECT.0
-};
-
-/// The global that sets how much the program logs, and the level of errors: see `aya_log_common::Level`.
+/// The global that sets how much the programs log, and the level of errors: see `aya_log_common::Level`.
 const LOG_LEVEL_SYMBOL: &str = "AYA_LOG_LEVEL";
 const LOG_NOTHING: u8 = 0;
 const LOG_ERRORS: u8 = 1;
@@ -43,12 +32,30 @@ const LOG_ERRORS: u8 = 1;
 /// What a program for a perf event is loaded with.
 const NO_ATTACH_TYPE: u32 = 0;
 
+/// What holds for every instrument.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// CPUs that this machine may have: `aya::util::nr_cpus`.
+    pub cpus: usize,
+    /// The hits that count.
+    pub filter: Filter,
+    /// The programs report their own faults through aya-log.
+    pub log_errors: bool,
+}
+
+impl Options {
+    /// Every hit counts, and nothing is logged.
+    pub fn new(cpus: usize) -> Self {
+        Self { cpus, ..Self::default() }
+    }
+}
+
 /// How long the kernel's parts took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Maps created and filled, program verified.
+    /// Maps created and filled, programs verified.
     pub load: Duration,
-    /// The link made: the kernel finds each record and rewrites the functions' first instructions. Where some were
+    /// The links made: the kernel finds each record and rewrites the functions' first instructions. Where some were
     /// refused, the search for them, too. Or a kprobe made for each function, and all of them armed.
     pub link: Duration,
 }
@@ -56,10 +63,10 @@ pub struct Timings {
 /// Hits that happened and were not counted. Each is a lower bound: the kernel does not see them all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Misses {
-    /// Dropped by the link, since an eBPF program was running on that CPU, none before 6.7; or by the kprobes, since
+    /// Dropped by the links, since an eBPF program was running on that CPU, none before 6.7; or by the kprobes, since
     /// one was under way there.
     pub missed: Option<u64>,
-    /// Dropped by the program for the same reason.
+    /// Dropped by the programs for the same reason.
     pub recursion: u64,
     /// Counted, but for no function: the program found no slot. A fault of fastprobe's if it isn't 0.
     pub lost: u64,
@@ -73,11 +80,11 @@ impl Misses {
     }
 }
 
-/// The counting program, loaded for a set of targets and attached to none.
-pub struct Loaded<'k> {
-    program: Program,
-    hits: Mapping,
-    slots_per_cpu: usize,
+/// The programs of an instrument, loaded for a set of targets and attached to none.
+pub struct Loaded<'k, I: Instrument> {
+    programs: Programs,
+    steps: Vec<Step>,
+    data: I::Data,
     /// The places of the targets' ftrace records.
     sites: Vec<u64>,
     took: Duration,
@@ -85,65 +92,60 @@ pub struct Loaded<'k> {
 }
 
 /// What came of a link over all targets.
-pub enum Attempt<'k> {
-    /// It counts.
-    Counting(Counting<'k>),
+pub enum Attempt<'k, I: Instrument> {
+    /// It is there.
+    Attached(Session<'k, I>),
     /// The kernel refused a target or more, and does not say which.
-    Refused(Loaded<'k>, io::Error),
+    Refused(Loaded<'k, I>, io::Error),
 }
 
-/// The counting program, attached. Dropped, it is detached and gone.
-pub struct Counting<'k> {
+/// The programs of an instrument, attached. Dropped, they are detached and gone.
+pub struct Session<'k, I: Instrument> {
     // The order of the fields is that of the drop: first the links.
     attached: Attached,
-    program: Program,
-    hits: Mapping,
-    slots_per_cpu: usize,
+    programs: Programs,
+    data: I::Data,
     /// The places of the targets that are attached to, ascending.
     places: Vec<usize>,
     timings: Timings,
     kernel: &'k dyn Kernel,
 }
 
-impl<'k> Loaded<'k> {
-    /// Loads the program for `targets` on a machine with `cpus` possible CPUs. With `log_errors` the program
-    /// reports its own faults through aya-log.
+impl<'k, I: Instrument> Loaded<'k, I> {
+    /// Loads the programs for `targets`.
     ///
     /// # Errors
     ///
-    /// Those of [`Program::load`].
+    /// Those of [`Programs::load`].
     pub fn new(
         kernel: &'k dyn Kernel,
+        instrument: &I,
         targets: &[Target<'_>],
-        cpus: usize,
-        log_errors: bool,
+        options: &Options,
     ) -> Result<Self> {
         let addresses: Vec<_> = targets.iter().map(|target| target.function.address).enumerate().collect();
         let sites = targets.iter().map(|target| target.site).collect();
-        Self::with(kernel, Backend::Multi, sites, &addresses, cpus, log_errors)
+        Self::with(kernel, instrument, Backend::Multi, sites, &addresses, options)
     }
 
-    /// Loads the program of `backend` for functions at `sites`, which find themselves by `addresses`: the number of a
+    /// Loads the programs of `backend` for functions at `sites`, which find themselves by `addresses`: the number of a
     /// function, and an address that its hits come with.
     fn with(
         kernel: &'k dyn Kernel,
+        instrument: &I,
         backend: Backend,
         sites: Vec<u64>,
         addresses: &[(usize, u64)],
-        cpus: usize,
-        log_errors: bool,
+        options: &Options,
     ) -> Result<Self> {
         let started = Instant::now();
         let table = SiteTable::new(sites.len(), addresses)?;
-        let slots_per_cpu = table.layout.slots_per_cpu as usize;
-        let counters = u32::try_from(slots_per_cpu * cpus).map_err(|_| {
-            let message = format!("too many counters: {} functions on {cpus} CPUs", sites.len());
-            Error::new(ErrorKind::Kernel, message).with_hint("set --max-functions lower")
-        })?;
-        let program = load(kernel, backend, &table, counters, log_errors)?;
-        fill(kernel, &program, &table.places)?;
-        let hits = map_memory(kernel, &program, HITS_MAP, counters as usize * size_of::<u64>())?;
-        Ok(Self { program, hits, slots_per_cpu, sites, took: started.elapsed(), kernel })
+        let extent = Extent { slots: table.layout.slots_per_cpu as usize, cpus: options.cpus };
+        let steps = instrument.steps(backend);
+        let programs = load(kernel, instrument, backend, &steps, &table, extent, options)?;
+        fill(kernel, &programs, &table.places)?;
+        let data = instrument.data(kernel, &programs, extent)?;
+        Ok(Self { programs, steps, data, sites, took: started.elapsed(), kernel })
     }
 
     /// Attaches to all targets, or to none.
@@ -151,10 +153,10 @@ impl<'k> Loaded<'k> {
     /// # Errors
     ///
     /// Those of [`multi::to_all`].
-    pub fn attach(self) -> Result<Attempt<'k>> {
+    pub fn attach(self) -> Result<Attempt<'k, I>> {
         let started = Instant::now();
-        Ok(match multi::to_all(self.kernel, self.program.as_fd(), &self.sites)? {
-            Answer::Attached(attached) => Attempt::Counting(self.counting(attached, started.elapsed())),
+        Ok(match multi::to_all(self.kernel, &self.hooks(), &self.sites)? {
+            Answer::Attached(attached) => Attempt::Attached(self.session(attached, started.elapsed())),
             Answer::Refused(error) => Attempt::Refused(self, error),
         })
     }
@@ -168,23 +170,28 @@ impl<'k> Loaded<'k> {
         self,
         known_good: Option<u64>,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Counting<'k>> {
+    ) -> Result<Session<'k, I>> {
         let started = Instant::now();
-        let program = self.program.as_fd();
-        let attached = multi::to_all_but_refused(self.kernel, program, &self.sites, known_good, interrupted)?;
-        Ok(self.counting(attached, started.elapsed()))
+        let hooks = self.hooks();
+        let attached = multi::to_all_but_refused(self.kernel, &hooks, &self.sites, known_good, interrupted)?;
+        Ok(self.session(attached, started.elapsed()))
     }
 
-    fn counting(self, attached: Attached, link: Duration) -> Counting<'k> {
+    fn hooks(&self) -> Vec<Hook<'_>> {
+        let both = self.programs.fds().zip(&self.steps);
+        both.map(|(program, step)| Hook { program, moment: step.moment }).collect()
+    }
+
+    fn session(self, attached: Attached, link: Duration) -> Session<'k, I> {
         let mut rejected = attached.rejected.iter().map(|(place, _)| *place).peekable();
         let places = (0..self.sites.len()).filter(|place| rejected.next_if_eq(place).is_none()).collect();
-        let Self { program, hits, slots_per_cpu, took: load, kernel, .. } = self;
-        Counting { attached, program, hits, slots_per_cpu, places, timings: Timings { load, link }, kernel }
+        let Self { programs, data, took: load, kernel, .. } = self;
+        Session { attached, programs, data, places, timings: Timings { load, link }, kernel }
     }
 }
 
-impl<'k> Counting<'k> {
-    /// Loads the program for `targets` and attaches it to all that the kernel takes: [`Loaded::new`] and what
+impl<'k, I: Instrument> Session<'k, I> {
+    /// Loads the programs for `targets` and attaches them to all that the kernel takes: [`Loaded::new`] and what
     /// follows it, in one call.
     ///
     /// # Errors
@@ -192,38 +199,47 @@ impl<'k> Counting<'k> {
     /// Those of [`Loaded::new`] and [`Loaded::attach_but_refused`].
     pub fn start(
         kernel: &'k dyn Kernel,
+        instrument: &I,
         targets: &[Target<'_>],
-        cpus: usize,
-        log_errors: bool,
+        options: &Options,
     ) -> Result<Self> {
-        match Loaded::new(kernel, targets, cpus, log_errors)?.attach()? {
-            Attempt::Counting(counting) => Ok(counting),
+        match Loaded::new(kernel, instrument, targets, options)?.attach()? {
+            Attempt::Attached(session) => Ok(session),
             Attempt::Refused(loaded, _) => loaded.attach_but_refused(None, &|| false),
         }
     }
 
-    /// Loads the program and attaches it to a kprobe for each function, through tracefs in that folder, but those that
+    /// Loads the programs and attaches them to kprobes of each function, through tracefs in that folder, but those that
     /// the kernel refuses. The functions have their [`Places`] in the targets' order. Between two of them `interrupted`
     /// is asked.
     ///
     /// # Errors
     ///
-    /// Those of [`Program::load`] and [`single::attach`].
+    /// Those of [`Programs::load`] and [`single::attach`].
     pub fn start_single(
         kernel: &'k dyn Kernel,
+        instrument: &I,
         tracefs: &Path,
         functions: &[Places],
-        cpus: usize,
-        log_errors: bool,
+        options: &Options,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Self> {
         let sites: Vec<u64> = functions.iter().map(|places| places.site).collect();
-        let behind = functions.iter().enumerate().filter_map(|(n, places)| Some((n, places.behind?)));
-        let addresses: Vec<_> = sites.iter().copied().enumerate().chain(behind).collect();
-        let loaded = Loaded::with(kernel, Backend::Single, sites, &addresses, cpus, log_errors)?;
+        let addresses = addresses_of_hits(functions);
+        let loaded = Loaded::with(kernel, instrument, Backend::Single, sites, &addresses, options)?;
         let started = Instant::now();
-        let attached = single::attach(kernel, tracefs, loaded.program.as_fd(), functions, interrupted)?;
-        Ok(loaded.counting(attached, started.elapsed()))
+        let attached = single::attach(kernel, tracefs, &loaded.hooks(), functions, interrupted)?;
+        Ok(loaded.session(attached, started.elapsed()))
+    }
+
+    /// What the programs left behind so far.
+    pub fn data(&self) -> &I::Data {
+        &self.data
+    }
+
+    /// The places of the targets that are attached to, ascending.
+    pub fn places(&self) -> &[usize] {
+        &self.places
     }
 
     /// The targets that the kernel would not attach to, by their places.
@@ -246,18 +262,6 @@ impl<'k> Counting<'k> {
         self.timings
     }
 
-    /// The hits so far of each target that is attached to, in the targets' order.
-    pub fn counts(&self) -> Vec<u64> {
-        let mut counts = vec![0; self.places.len()];
-        for cpu in self.hits.words().chunks_exact(self.slots_per_cpu) {
-            let slots = &cpu[FIRST_SLOT as usize..];
-            for (count, place) in counts.iter_mut().zip(&self.places) {
-                *count += slots[*place].load(Ordering::Relaxed);
-            }
-        }
-        counts
-    }
-
     /// The hits so far that no counter shows.
     ///
     /// # Errors
@@ -265,61 +269,67 @@ impl<'k> Counting<'k> {
     /// `Kernel` where it can't be asked.
     pub fn misses(&self) -> Result<Misses> {
         let missed = self.attached.missed(self.kernel)?;
-        let recursion = self.program.info(self.kernel)?.recursion_misses;
-        let per_cpu = self.hits.words().chunks_exact(self.slots_per_cpu);
-        let lost = per_cpu.map(|cpu| cpu[LOST_SLOT as usize].load(Ordering::Relaxed)).sum();
-        Ok(Misses { missed, recursion, lost })
+        let recursion = self.program_infos()?.iter().map(|program| program.recursion_misses).sum();
+        Ok(Misses { missed, recursion, lost: I::lost(&self.data) })
     }
 
-    /// What the kernel tells of the program.
+    /// What the kernel tells of each program.
     ///
     /// # Errors
     ///
     /// `Kernel` where it can't be asked.
-    pub fn program_info(&self) -> Result<ProgramInfo> {
-        self.program.info(self.kernel)
+    pub fn program_infos(&self) -> Result<Vec<ProgramInfo>> {
+        self.programs.info(self.kernel)
     }
 
-    /// Detaches, and says how long the kernel took. The counters can be read as long as the result lives.
-    pub fn detach(self) -> (Detached, Duration) {
+    /// Detaches, and says how long the kernel took. What was left behind can be read as long as the result lives.
+    pub fn detach(self) -> (I::Data, Duration) {
         let started = Instant::now();
         drop(self.attached);
         let took = started.elapsed();
-        (Detached { hits: self.hits }, took)
+        (self.data, took)
     }
 }
 
-/// The counters of a session that has ended.
-#[derive(Debug)]
-pub struct Detached {
-    hits: Mapping,
+/// The addresses that hits come with: of the kprobes, which may be at either place, and of the function itself when it
+/// returns.
+fn addresses_of_hits(functions: &[Places]) -> Vec<(usize, u64)> {
+    let of = |(n, places): (usize, &Places)| {
+        let entry = (places.entry != places.site).then_some(places.entry);
+        [Some(places.site), places.behind, entry].into_iter().flatten().map(move |address| (n, address))
+    };
+    functions.iter().enumerate().flat_map(of).collect()
 }
 
-impl Detached {
-    /// All hits of all functions, those without a slot included.
-    pub fn total(&self) -> u64 {
-        self.hits.words().iter().map(|hits| hits.load(Ordering::Relaxed)).sum()
-    }
-}
-
-fn load(
+fn load<I: Instrument>(
     kernel: &dyn Kernel,
+    instrument: &I,
     backend: Backend,
+    steps: &[Step],
     table: &SiteTable,
-    counters: u32,
-    log_errors: bool,
-) -> Result<Program> {
-    let (name, attach_type) = match backend {
-        Backend::Multi => (COUNT_PROGRAM, BPF_TRACE_KPROBE_MULTI),
-        Backend::Single => (COUNT_SINGLE_PROGRAM, NO_ATTACH_TYPE),
+    extent: Extent,
+    options: &Options,
+) -> Result<Programs> {
+    let wanted = |step: &Step| Wanted {
+        name: step.program,
+        attach_type: match backend {
+            Backend::Multi => step.moment.attach_type(),
+            Backend::Single => NO_ATTACH_TYPE,
+        },
     };
-    let log_level = [if log_errors { LOG_ERRORS } else { LOG_NOTHING }];
+    let mut needs = instrument.needs(extent)?;
+    needs.max_entries.push((SITES_MAP, table.places.len() as u32));
+    let log_level = if options.log_errors { LOG_ERRORS } else { LOG_NOTHING };
+    needs.globals.extend(options.filter.globals());
+    needs.globals.push((LAYOUT_SYMBOL, layout_bytes(&table.layout).into()));
+    needs.globals.push((LOG_LEVEL_SYMBOL, vec![log_level]));
+    let globals: Vec<_> = needs.globals.iter().map(|(symbol, value)| (*symbol, &value[..])).collect();
     let settings = Settings {
-        attach_type,
-        max_entries: &[(SITES_MAP, table.places.len() as u32), (HITS_MAP, counters)],
-        globals: &[(LAYOUT_SYMBOL, &layout_bytes(&table.layout)), (LOG_LEVEL_SYMBOL, &log_level)],
+        max_entries: &needs.max_entries,
+        globals: &globals,
+        kernel_functions: &needs.kernel_functions,
     };
-    Program::load(kernel, COUNTING_OBJECT, name, &settings)
+    Programs::load(kernel, instrument.object(), &steps.iter().map(wanted).collect::<Vec<_>>(), &settings)
 }
 
 /// The layout as the program reads it: `#[repr(C)]`, native byte order, no padding.
@@ -333,8 +343,8 @@ fn layout_bytes(layout: &Layout) -> [u8; size_of::<Layout>()] {
 
 /// Writes the hash table into its map through shared memory: a system call for each place would take longer
 /// than the attach.
-fn fill(kernel: &dyn Kernel, program: &Program, places: &[Site]) -> Result<()> {
-    let memory = map_memory(kernel, program, SITES_MAP, size_of_val(places))?;
+fn fill(kernel: &dyn Kernel, programs: &Programs, places: &[Site]) -> Result<()> {
+    let memory = map_memory(kernel, programs, SITES_MAP, size_of_val(places))?;
     for (words, site) in memory.words().chunks_exact(2).zip(places).filter(|(_, site)| site.address != 0) {
         words[0].store(site.address, Ordering::Relaxed);
         words[1].store(second_word(site), Ordering::Relaxed);
@@ -349,19 +359,17 @@ fn second_word(site: &Site) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn map_memory(kernel: &dyn Kernel, program: &Program, name: &str, bytes: usize) -> Result<Mapping> {
-    let map = program
-        .map(name)
-        .ok_or_else(|| Error::new(ErrorKind::Usage, format!("the eBPF object has no map called {name}")))?;
-    kernel
-        .map_memory(map, bytes)
-        .map_err(|e| Error::new(ErrorKind::Kernel, format!("can't map the memory of {name}")).with_source(e))
-}
-
 #[cfg(test)]
 mod tests {
+    use probe_ebpf::{FIRST_SLOT, HITS_MAP};
+
     use super::*;
-    use crate::{sys::Fake, tables::Function};
+    use crate::{
+        ErrorKind,
+        instrument::count::{Counter, Counting},
+        sys::{Fake, Mapping},
+        tables::Function,
+    };
 
     fn targets(addresses: &[u64]) -> Vec<Target<'static>> {
         let function = |address| Function { address, name: b"f", module: None };
@@ -369,7 +377,8 @@ mod tests {
     }
 
     fn start<'k>(fake: &'k Fake, addresses: &[u64], cpus: usize) -> Result<Counting<'k>> {
-        Counting::start(fake, &targets(addresses), cpus, true)
+        let options = Options { log_errors: true, ..Options::new(cpus) };
+        Counting::start(fake, &Counter, &targets(addresses), &options)
     }
 
     #[test]
@@ -377,7 +386,8 @@ mod tests {
         let fake = Fake { missed: Some(5), ..Fake::default() };
         let counting = start(&fake, &[0x1000, 0x2000, 0x3000], 2).unwrap();
         assert_eq!(*fake.links.borrow(), [[0x1004, 0x2004, 0x3004]]);
-        for cpu in counting.hits.words().chunks_exact(counting.slots_per_cpu) {
+        let memory = Mapping::new(counting.programs.map(HITS_MAP).unwrap(), 2 * 8 * 8).unwrap();
+        for cpu in memory.words().chunks_exact(8) {
             for (word, hits) in cpu.iter().zip([1, 10, 0, 30]) {
                 word.store(hits, Ordering::Relaxed);
             }
@@ -392,7 +402,8 @@ mod tests {
         let fake = Fake { bad_sites: vec![0x1004, 0x3004], ..Fake::default() };
         let counting = start(&fake, &[0x1000, 0x2000, 0x3000, 0x4000], 1).unwrap();
         assert_eq!(*fake.links.borrow().last().unwrap(), [0x2004, 0x4004]);
-        for (word, hits) in counting.hits.words().iter().zip([0, 1, 2, 3, 4]) {
+        let memory = Mapping::new(counting.programs.map(HITS_MAP).unwrap(), 8 * 8).unwrap();
+        for (word, hits) in memory.words().iter().zip([0, 1, 2, 3, 4]) {
             word.store(hits, Ordering::Relaxed);
         }
         assert_eq!(counting.counts(), [2, 4]);
@@ -404,7 +415,7 @@ mod tests {
     fn the_map_holds_the_table_as_the_program_reads_it() {
         let fake = Fake::default();
         let counting = start(&fake, &[0x1000], 1).unwrap();
-        let map = counting.program.map(SITES_MAP).unwrap();
+        let map = counting.programs.map(SITES_MAP).unwrap();
         let memory = Mapping::new(map, 64 * 16).unwrap();
         let words: Vec<u64> = memory.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();
         let place = words.chunks(2).find(|place| place[0] == 0x1000).unwrap();
